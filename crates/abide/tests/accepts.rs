@@ -56,7 +56,8 @@ fn accepting_another_input_does_not_run_again_what_could_not_be_recorded() {
         let worker = async || {
             let state = world.clone();
             let options = |builder: abide::Builder| {
-                builder.state(state).payload_bytes_max(BYTES_MAX).session_ttl(secs(3))
+                let builder = builder.workflow(pays_first).state(state);
+                builder.payload_bytes_max(BYTES_MAX).session_ttl(secs(3))
             };
             lab.worker_with(options).await.unwrap()
         };
@@ -84,5 +85,139 @@ fn accepting_another_input_does_not_run_again_what_could_not_be_recorded() {
         handle.unblock().edit("charge", "ok").await.unwrap();
         assert_eq!(handle.result().await.unwrap(), "ok");
         assert_eq!(world.ran.lock().unwrap().join(", "), "charge 1", "nobody has asked for a second charge");
+    });
+}
+
+#[task]
+async fn pay(ctx: Ctx, to: u32) -> Result<u32> {
+    ctx.state::<Shared>().ran.lock().unwrap().push(format!("pay {to}"));
+    Ok(to)
+}
+
+async fn receipt(ctx: &Ctx) -> Result<String> {
+    let world = ctx.state::<Shared>();
+    let length = world.length.load(Ordering::Relaxed);
+    ctx.step("receipt", || async move { Ok("x".repeat(length)) }).await
+}
+
+/// Pays, and then writes a receipt that may be too large.
+#[workflow(name = "pays")]
+async fn pays_first(ctx: Ctx) -> Result<String> {
+    let input = ctx.state::<Shared>().input.load(Ordering::Relaxed);
+    let paid = ctx.run(pay, input).await?;
+    ctx.recv::<()>("write").await?;
+    let receipt = receipt(&ctx).await?;
+    ctx.recv::<()>("go").await?;
+    Ok(format!("{paid} {receipt}"))
+}
+
+/// Asks for the receipt first, as the next deploy does.
+#[workflow(name = "pays")]
+async fn pays_last(ctx: Ctx) -> Result<String> {
+    let input = ctx.state::<Shared>().input.load(Ordering::Relaxed);
+    let receipt = receipt(&ctx).await?;
+    let paid = ctx.run(pay, input).await?;
+    ctx.recv::<()>("write").await?;
+    ctx.recv::<()>("go").await?;
+    Ok(format!("{paid} {receipt}"))
+}
+
+struct Deploys<'a> {
+    lab: &'a Lab,
+    world: Shared,
+    machine: Option<abide::testing::Machine>,
+    build_count: u32,
+}
+
+impl Deploys<'_> {
+    /// Replaces the worker by one with this code, which has this input for the payment.
+    async fn deploy(
+        &mut self,
+        code: impl abide::Workflow<Input = (), Output = String>,
+        input: u32,
+    ) -> Handle<String> {
+        if let Some(machine) = self.machine.take() {
+            self.lab.crash(machine);
+        }
+        self.world.input.store(input, Ordering::Relaxed);
+        let state = self.world.clone();
+        let options = |builder: abide::Builder| {
+            let builder = builder.state(state).payload_bytes_max(BYTES_MAX).session_ttl(secs(3));
+            builder.workflow(code).task(pay).build(&format!("build-{}", self.build_count))
+        };
+        let (machine, abide) = self.lab.worker_with(options).await.unwrap();
+        self.machine = Some(machine);
+        self.build_count += 1;
+        if self.build_count == 1 {
+            abide.start_named::<_, String>("one", "pays", &()).await.unwrap();
+        }
+        let handle = abide.handle("one");
+        // A message that nobody reads has the code called.
+        handle.signal("look", &()).await.unwrap();
+        self.lab.sleep(secs(10)).await;
+        handle
+    }
+
+    async fn expect(&self, handle: &Handle<String>, status: Status) {
+        self.lab.sleep(secs(10)).await;
+        assert_eq!(handle.status().await.unwrap(), status, "{}", handle.why().await.unwrap());
+    }
+
+    /// Starts the workflow, deploys another input for the payment, and accepts that.
+    async fn accepted(lab: &Lab) -> (Deploys<'_>, Handle<String>) {
+        let mut deploys = Deploys { lab, world: world(), machine: None, build_count: 0 };
+        deploys.world.length.store(BYTES_MAX, Ordering::Relaxed);
+        deploys.deploy(pays_first, 1).await;
+        let handle = deploys.deploy(pays_first, 2).await;
+        deploys.expect(&handle, Status::Blocked).await;
+        handle.unblock().accept("pay").await.unwrap();
+        deploys.expect(&handle, Status::Waiting).await;
+        (deploys, handle)
+    }
+}
+
+#[test]
+fn an_accept_is_remembered_by_code_that_asks_for_the_child_behind_an_edited_step() {
+    Lab::run_on(1, small, |lab| async move {
+        let (mut deploys, handle) = Deploys::accepted(&lab).await;
+        handle.signal("write", &()).await.unwrap();
+        deploys.expect(&handle, Status::Blocked).await;
+        handle.unblock().edit("receipt", "ok").await.unwrap();
+        deploys.expect(&handle, Status::Waiting).await;
+        let handle = deploys.deploy(pays_last, 2).await;
+        deploys.expect(&handle, Status::Waiting).await;
+        handle.signal("go", &()).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "1 ok");
+        assert_eq!(deploys.world.ran.lock().unwrap().join(", "), "pay 1");
+    });
+}
+
+#[test]
+fn an_accept_is_for_one_input() {
+    Lab::run_on(1, small, |lab| async move {
+        let (mut deploys, _) = Deploys::accepted(&lab).await;
+        let handle = deploys.deploy(pays_first, 3).await;
+        deploys.expect(&handle, Status::Blocked).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(r#"child "pay" was recorded with input 1, the code has 3"#), "{why}");
+        let handle = deploys.deploy(pays_first, 2).await;
+        deploys.expect(&handle, Status::Waiting).await;
+    });
+}
+
+#[test]
+fn a_record_that_the_code_asks_for_late_is_compared_by_its_input() {
+    Lab::run_on(1, small, |lab| async move {
+        let (mut deploys, handle) = Deploys::accepted(&lab).await;
+        deploys.world.length.store(2, Ordering::Relaxed);
+        handle.signal("write", &()).await.unwrap();
+        deploys.expect(&handle, Status::Waiting).await;
+        let handle = deploys.deploy(pays_last, 3).await;
+        deploys.expect(&handle, Status::Blocked).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(r#"child "pay" was recorded with input 1, the code has 3"#), "{why}");
+        let handle = deploys.deploy(pays_last, 2).await;
+        deploys.expect(&handle, Status::Waiting).await;
+        assert_eq!(deploys.world.ran.lock().unwrap().join(", "), "pay 1");
     });
 }

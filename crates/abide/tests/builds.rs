@@ -105,6 +105,38 @@ fn each_build_tries_once() {
     });
 }
 
+/// A worker that shuts down takes nothing: nobody waits for it.
+#[test]
+fn nothing_is_left_to_a_build_that_shuts_down() {
+    Lab::run(1, |lab| async move {
+        let (_machine, abide) = blocked(&lab).await;
+        let open = |builder: abide::Builder| {
+            let builder = builder.build("b").state(PAST_ALL).execution_count_max(1);
+            builder.shutdown_grace(secs(600))
+        };
+        let (_, other) = lab.worker_with(open).await.unwrap();
+        other.start(hangs, ()).id("full").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let look_on = async {
+            lab.sleep(secs(5)).await;
+            // Build b had asked for it when it began.
+            let handle = abide.handle::<u32>("one");
+            lab.sleep(secs(30)).await;
+            let why = handle.why().await.unwrap();
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "build a tries again: {why}");
+            let result = tokio::select! {
+                result = handle.result() => result,
+                () = lab.sleep(secs(60)) => panic!("the caller waits for a build that shuts down: {why}"),
+            };
+            assert!(matches!(result, Err(ClientError::Blocked { .. })), "{result:?}");
+        };
+        tokio::select! {
+            () = look_on => {}
+            () = other.shutdown() => panic!("its step runs"),
+        }
+    });
+}
+
 /// The execution now stands at another obstacle than the one that stopped this build before.
 #[test]
 fn a_build_tries_again_where_another_one_got_to() {

@@ -31,9 +31,18 @@ pub(crate) fn run(global: &Global, args: &Export) -> Result<(), CommandError> {
     }
 }
 
+/// Creates a file that only its owner can read, as all files of abide are. A file that cannot be
+/// written whole is removed.
 fn create(path: &Path, text: &str) -> Result<(), CommandError> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.write(true).create_new(true).open(path);
+    let written = file.and_then(|mut file| {
+        file.write_all(text.as_bytes()).inspect_err(|_| {
+            let _ = std::fs::remove_file(path);
+        })
+    });
     written.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => CommandError::new(Code::Refused, format!("{path:?} exists already")),
         _ => CommandError::failed(format!("{path:?} cannot be written: {error}")),

@@ -38,9 +38,11 @@ impl MessageId {
     }
 
     /// Returns the id of a signal to which its sender gave a key: sending it again changes nothing.
-    /// The parts are in quotes, so no two pairs share an id.
+    /// The parts are in quotes, with a backslash before each quote and backslash in them, so no two
+    /// pairs share an id. Ids are on disk: `{:?}` would escape what a version of Unicode says.
     pub fn of_signal(name: &Name, key: &Name) -> Self {
-        Self(format!("signal {name:?} {key:?}").into())
+        let quoted = |part: &Name| part.as_str().replace('\\', r"\\").replace('"', r#"\""#);
+        Self(format!("signal \"{}\" \"{}\"", quoted(name), quoted(key)).into())
     }
 
     /// Returns the text of the id.
@@ -268,6 +270,25 @@ impl Body {
             Self::Terminate { .. } => "terminate",
             Self::Unblock { .. } => "unblock",
             Self::Retry => "retry",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_signal_with_a_key_is_the_same_in_every_version() {
+        for (name, key, expected) in [
+            ("approval", "k1", r#"signal "approval" "k1""#),
+            ("a b", "c", r#"signal "a b" "c""#),
+            (r#"a" "b"#, "c", r#"signal "a\" \"b" "c""#),
+            (r"a\", "b", r#"signal "a\\" "b""#),
+            ("cafe\u{301}", "\u{e000}", "signal \"cafe\u{301}\" \"\u{e000}\""),
+        ] {
+            let name_of = |text: &str| Name::new(text).unwrap();
+            assert_eq!(MessageId::of_signal(&name_of(name), &name_of(key)).as_str(), expected);
         }
     }
 }

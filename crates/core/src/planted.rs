@@ -189,6 +189,8 @@ bugs! {
     SignalKeyIgnored = "signal-key-ignored",
     /// A child or a step with a declared input takes the result of another input.
     OtherInputTaken = "other-input-taken",
+    /// An accepted input is forgotten behind an edited step.
+    AcceptForgotten = "accept-forgotten",
     /// Operations of one name are counted together, whatever their keys are.
     KeyIgnored = "key-ignored",
     /// The late answer of a repeated commit begins a child that has ended since.

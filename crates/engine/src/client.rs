@@ -91,17 +91,29 @@ impl Client {
     /// If an answer was lost and the start sent again, an execution that the first try may have
     /// created counts as attached to.
     pub async fn start(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Begun> {
+        let requested_at = self.requested_at(&start);
         match self.begin(id, start.clone()).await? {
             Taken { is_attached: true, .. } => {
-                Ok(Begun::Attached { differences: self.differences(id, &start).await })
+                Ok(Begun::Attached { differences: self.differences(id, (&start, requested_at)).await })
             }
             Taken { .. } => Ok(Begun::Created),
         }
     }
 
+    /// Returns the time from which the delays of a start count. Taken before the store is asked: its
+    /// time is no part of a delay. The clock is read only for starts that have a delay.
+    fn requested_at(&self, start: &Start) -> abide_core::Timestamp {
+        let has_delay = start.start_at.is_some() || start.deadline_at.is_some();
+        if has_delay { self.now() } else { abide_core::Timestamp::default() }
+    }
+
     /// Returns and logs the requested options that have no effect, because the execution was
     /// started with others.
-    async fn differences(&self, id: &ExecutionId, requested: &Start) -> Vec<&'static str> {
+    async fn differences(
+        &self,
+        id: &ExecutionId,
+        requested: (&Start, abide_core::Timestamp),
+    ) -> Vec<&'static str> {
         let (namespace, execution) = (self.namespace.as_str(), id.as_str());
         let target = Target::Address(self.address(id));
         let read = Read { target, run: Some(1), from: 1, limit: 1, with_inbox: false };
@@ -112,7 +124,7 @@ impl Client {
         };
         let differences = match first {
             Ok(Some(Entry { at, event: Event::Started(existing), .. })) => {
-                start_differences((&existing, at), (requested, self.now()))
+                start_differences((&existing, at), requested)
             }
             Ok(_) => Vec::new(),
             Err(error) => {
@@ -145,6 +157,7 @@ impl Client {
         // Watched before it exists: for a new execution, no look into the store is needed to see
         // whether it has already ended.
         let watch = self.watchers.watch(id, Whereabouts::Here);
+        let requested_at = self.requested_at(&start);
         let taken = self.begin(id, start.clone()).await?;
         if taken.place == Whereabouts::Here
             && let Some(event) = watch.told(&*self.runtime).await
@@ -153,7 +166,7 @@ impl Client {
         }
         // Rarely needed, so it takes no room in the future of every caller.
         if taken.is_attached {
-            Box::pin(self.differences(id, &start)).await;
+            Box::pin(self.differences(id, (&start, requested_at))).await;
         }
         Box::pin(self.ended(id, Blocks::End)).await
     }

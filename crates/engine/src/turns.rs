@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Execution, Name, Timestamp, Waiting};
+use abide_core::{Execution, Name, SessionId, Timestamp, Waiting};
 use abide_store::{Hold, Leased, Result, Snapshot, Store, WorkerRow};
 
 use crate::driver::End;
@@ -41,7 +41,7 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leas
 pub(crate) async fn leave(engine: &Inner, leased: Leased) -> std::result::Result<Leased, End> {
     let (address, execution) = (leased.address().clone(), &leased.execution);
     let wants = |build: Option<&Name>| build.is_some_and(|build| !execution.tried().contains(build));
-    match is_served(&*engine.store, execution, engine.runtime.now(), wants).await {
+    match is_served(&*engine.store, (execution, None), engine.runtime.now(), wants).await {
         Ok(false) => return Ok(leased),
         Ok(true) => tracing::debug!(%address, "an execution is left to another build"),
         Err(error) => {
@@ -64,13 +64,14 @@ pub(crate) async fn is_given_up(store: &dyn Store, snapshot: &Snapshot, now: Tim
     let is_moving = is_moving && !planted(Bug::GivenUpWhileHeld);
     let may_try =
         |build: Option<&Name>| is_moving || build.is_some_and(|build| execution.is_worth_trying(build));
-    Ok(!is_served(store, execution, now, may_try).await?)
+    Ok(!is_served(store, (execution, snapshot.lease.session), now, may_try).await?)
 }
 
-/// Whether a live worker serves the route of an execution, with a build that `is_wanted` accepts.
+/// Whether a live worker serves the route of an execution, with a build that `is_wanted` accepts. A
+/// worker that shuts down serves only what it holds.
 async fn is_served(
     store: &dyn Store,
-    execution: &Execution,
+    (execution, holder): (&Execution, Option<SessionId>),
     now: Timestamp,
     is_wanted: impl Fn(Option<&Name>) -> bool,
 ) -> Result<bool> {
@@ -78,7 +79,8 @@ async fn is_served(
     let workers = why::workers(store, execution.address(), None, now).await?;
     let serves = |row: &WorkerRow| {
         let ability = &row.worker.ability;
-        is_wanted(ability.build.as_ref()) && ability.serves(&route)
+        let takes = row.takes_more(now) || Some(row.session) == holder;
+        takes && is_wanted(ability.build.as_ref()) && ability.serves(&route)
     };
     Ok(workers.iter().any(serves))
 }

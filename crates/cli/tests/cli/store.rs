@@ -96,6 +96,30 @@ async fn left_behind() -> TestStore {
     place
 }
 
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exported_file_is_private_and_whole_or_not_there() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = TestStore::new();
+    let abide = place.open().await;
+    abide.run(greet, "x".repeat(300_000)).id("large").await.unwrap();
+    abide.shutdown().await;
+    let file = place.folder().join("large.json");
+    let out = file.display().to_string();
+    // The shell sets the size that a file may have, in blocks of at most 1,024 bytes.
+    let script = r#"trap "" XFSZ; ulimit -f 128; exec "$0" export large --out "$1""#;
+    let failed = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_abide"), &out])
+        .env("ABIDE_STORE", place.url())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(said.contains("cannot be written"), "{said}");
+    assert!(!file.exists(), "a part of it would look like a history");
+    place.abide(&["export", "large", "--out", &out]).ok();
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn export_writes_what_a_test_can_replay() {
     let place = left_behind().await;

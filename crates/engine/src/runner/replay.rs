@@ -4,8 +4,8 @@ use super::*;
 use abide_core::{EditFates, Next, OtherInput, Renamed, Unclaimed};
 use abide_store::Error;
 
-/// People's decisions about operations, collected in one pass over the journal. The pass starts at
-/// the first entry that depends on a decision; without such an entry there is no pass.
+/// People's decisions about operations. Those in entries that the replay passes are collected on
+/// the way; the first entry that depends on a decision starts one pass over the rest of the journal.
 #[derive(Default)]
 pub(super) struct Edits {
     fates: EditFates,
@@ -25,11 +25,19 @@ impl Edits {
         self.looked_to = Some(entry.seq);
     }
 
-    /// Notes that the replay has come to an entry whose treatment depends on later entries. Returns
-    /// `true` the first time: then the journal is to be looked through now.
-    fn begin_at(&mut self, seq: u64) -> bool {
+    /// Takes an entry that the replay passes, unless the whole journal was looked through.
+    fn pass(&mut self, entry: &Entry) {
+        if self.looked_to.is_none() && !planted(Bug::AcceptForgotten) {
+            self.fates.look_at(entry);
+        }
+    }
+
+    /// Notes that the replay, which has passed the entries up to `passed`, has come to an entry
+    /// whose treatment depends on all the others. Returns `true` the first time: then the rest of
+    /// the journal is to be looked through now.
+    fn begin_after(&mut self, passed: u64) -> bool {
         let is_first = self.looked_to.is_none();
-        self.looked_to.get_or_insert(seq);
+        self.looked_to.get_or_insert(passed);
         is_first
     }
 }
@@ -53,7 +61,7 @@ impl Runner {
                 });
             }
             if let Some(renamed) = self.run.cursor.renamed() {
-                if self.run.edits.begin_at(self.run.cursor.passed()) {
+                if self.run.edits.begin_after(self.run.cursor.passed()) {
                     continue;
                 }
                 self.adopt(renamed);
@@ -78,13 +86,13 @@ impl Runner {
                 Err(turn) => return Some(turn),
             };
             let renamed = self.run.cursor.renamed_by(&entry).filter(|_| !is_fetch);
-            if renamed.is_some() && self.run.edits.begin_at(seq) {
+            if renamed.is_some() && self.run.edits.begin_after(self.run.cursor.passed()) {
                 continue;
             }
             renamed.into_iter().for_each(|renamed| self.adopt(renamed));
             let contradiction = self.contradiction(&entry);
             let depends = entry.event.is_edit() || contradiction.is_some();
-            if depends && self.run.edits.begin_at(seq) {
+            if depends && self.run.edits.begin_after(self.run.cursor.passed()) {
                 continue;
             }
             if let Some(reason) = contradiction {
@@ -158,6 +166,7 @@ impl Runner {
             // went on with it.
             return self.deliver(entry, None);
         }
+        self.run.edits.pass(entry);
         let fate = self.run.edits.fates.of(entry);
         if fate == Some(EditFate::Refuted) && !planted(Bug::EditNotEditable) {
             // Delivered again, it would block the code before the decision that followed.
