@@ -100,8 +100,8 @@ impl Client {
         }
     }
 
-    /// Returns the time from which the delays of a start count. Taken before the store is asked: its
-    /// time is no part of a delay. The clock is read only for starts that have a delay.
+    /// Returns the time from which the delays of a start count. It is taken before the store is
+    /// asked, whose time is no part of a delay. The clock is read only for starts with a delay.
     fn requested_at(&self, start: &Start) -> abide_core::Timestamp {
         let has_delay = start.start_at.is_some() || start.deadline_at.is_some();
         if has_delay { self.now() } else { abide_core::Timestamp::default() }

@@ -5,7 +5,8 @@ use abide_core::{EditFates, Next, OtherInput, Renamed, Unclaimed};
 use abide_store::Error;
 
 /// People's decisions about operations. Those in entries that the replay passes are collected on
-/// the way; the first entry that depends on a decision starts one pass over the rest of the journal.
+/// the way. The first entry that depends on a decision starts one pass over the rest of the
+/// journal.
 #[derive(Default)]
 pub(super) struct Edits {
     fates: EditFates,
