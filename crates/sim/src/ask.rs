@@ -83,7 +83,7 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
         Ask::Terminate(_) => done(asked!(terminate(TERMINATE_REASON))),
         Ask::Retry(_) => done(asked!(retry())),
         Ask::Unblock(_) => done(asked!(unblock())),
-        Ask::Rerun(_) | Ask::Edit(_) => match decide(handle, action, calls).await {
+        Ask::Rerun(_) | Ask::Edit(_) | Ask::Accept(_) => match decide(handle, action, calls).await {
             Ok(Some(())) => Answer::Done,
             Ok(None) => Answer::Refused("there is nothing to decide".to_owned()),
             Err(error) => refusal(&error),
@@ -114,7 +114,8 @@ async fn repeated_signal(
     Ok(())
 }
 
-/// Decides about a step whose result could not be recorded, if such a step exists.
+/// Decides about a step whose result could not be recorded, or about an operation that has another
+/// input now, if the execution is blocked by one.
 async fn decide(
     handle: &Handle<u64>,
     action: &Action,
@@ -122,24 +123,30 @@ async fn decide(
 ) -> Result<Option<()>, ClientError> {
     let why = handle.why().await?;
     let mut unblock = handle.unblock();
-    if let Some(op) = advised(&why, " --accept ") {
-        calls.push(("Handle", "unblock"));
-        called!(calls, unblock = Unblock::accept(op));
-        return unblock.await.map(Some);
+    match (&action.what, undecided_step(&why), changed_operation(&why)) {
+        (_, _, Some(op)) => {
+            called!(calls, unblock = Unblock::accept(op));
+        }
+        (Ask::Rerun(_), Some(step), _) => {
+            called!(calls, unblock = Unblock::rerun(step));
+        }
+        (_, Some(step), _) => {
+            called!(calls, unblock = Unblock::edit(step, &action.number));
+        }
+        (_, None, None) => return Ok(None),
     }
-    let Some(step) = undecided_step(&why) else { return Ok(None) };
     calls.push(("Handle", "unblock"));
-    if let Ask::Rerun(_) = action.what {
-        called!(calls, unblock = Unblock::rerun(step));
-    } else {
-        called!(calls, unblock = Unblock::edit(step, &action.number));
-    }
     unblock.await.map(Some)
 }
 
 /// Returns the undecided step that `why` names in the command it advises.
 pub(crate) fn undecided_step(why: &str) -> Option<String> {
     advised(why, " --rerun ")
+}
+
+/// Returns the operation with another input that `why` names in the command it advises.
+pub(crate) fn changed_operation(why: &str) -> Option<String> {
+    advised(why, " --accept ")
 }
 
 /// Returns the operation after an option of the command that `why` advises. It is quoted where a

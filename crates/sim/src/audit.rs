@@ -12,7 +12,7 @@ use abide_store::{Feed, FeedFrom, Listed, Snapshot, View};
 
 use crate::database;
 use crate::edition::Edition;
-use crate::history::{Commit, Draw, Happened, Spot};
+use crate::history::{Closure, Commit, Draw, Happened, Spot};
 use crate::model::{self, Knowledge, Replayed, Verdict};
 use crate::program::Program;
 use crate::scenario::Scenario;
@@ -66,6 +66,13 @@ impl Past {
         let first = self.runs.first().and_then(|journal| journal.first());
         let Some(Event::Started(start)) = first.map(|entry| &entry.event) else { return false };
         start.parent.as_ref().is_some_and(|found| found.id.as_str() == parent && found.run == run)
+    }
+
+    /// Returns the id of the execution that started this one, if another one did.
+    fn parent(&self) -> Option<String> {
+        let first = self.runs.first().and_then(|journal| journal.first());
+        let Some(Event::Started(start)) = first.map(|entry| &entry.event) else { return None };
+        start.parent.as_ref().map(|parent| parent.id.to_string())
     }
 
     /// Returns the terminal event of each run, or `None` for a run that has not ended.
@@ -213,7 +220,7 @@ impl Books {
         let mut keys: BTreeMap<(&str, usize), &Spot> = BTreeMap::new();
         for item in &self.items {
             match item {
-                Happened::Began { spot, key, .. } => {
+                Happened::Began { closure: Closure { spot, key, .. }, .. } => {
                     *self.run_counts.entry(spot.clone()).or_default() += 1;
                     if keys.insert((key, spot.edition), spot).is_some_and(|other| other != spot) {
                         found.push(format!("the idempotency key {key:?} belongs to two steps"));

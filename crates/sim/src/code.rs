@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::api::{ApiName, called};
 use crate::edition::Edition;
-use crate::history::{Draw, Draws, Spot};
+use crate::history::{Closure, Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, keyed, mix, old_names};
 use crate::table;
@@ -57,7 +57,7 @@ pub(crate) const CAPABILITY: &str = "simulated";
 /// memory, or in a file that outlives every process.
 pub(crate) trait Witness: Send + Sync {
     /// Records that a closure begins, and returns how often it has begun on all machines.
-    fn begin(&self, spot: &Spot, key: String) -> u64;
+    fn begin(&self, closure: Closure) -> u64;
     /// Changes the number of this machine's closures that are under way.
     fn count_open(&self, change: i64);
     /// Records that a program drew a random number or a UUID.
@@ -124,7 +124,7 @@ fn count_of(table: &MemoryTable, key: &str) -> u64 {
 
 impl Probe {
     async fn work<const TEXT: bool>(&self, work: &Work, spot: Spot, key: String) -> Result<Written<TEXT>> {
-        let nth = self.witness.begin(&spot, key);
+        let nth = self.witness.begin(Closure { spot, key, is_blocking: false });
         let _open = Open::new(self);
         if work.delay_ms > 0 {
             self.runtime.sleep(ms(work.delay_ms)).await;
@@ -322,8 +322,9 @@ impl OnCtx {
         let (probe, spot, work) = (self.probe().clone(), self.spot(step.node), step.work);
         let ctx = self.0.clone();
         let wanted = self.0.blocking(keyed(&step.name).0, move || {
-            let nth = probe.witness.begin(&spot, ctx.idempotency_key());
-            draw_inside(&ctx, "step", spot.node);
+            let (node, key) = (spot.node, ctx.idempotency_key());
+            let nth = probe.witness.begin(Closure { spot: spot.clone(), key, is_blocking: true });
+            draw_inside(&ctx, "step", node);
             let _open = Open::new(&probe);
             result_of::<TEXT>(&work, nth)
         });

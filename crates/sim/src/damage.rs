@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::database::Database;
 use crate::ending::{executions, open};
+use crate::history::Happened;
 use crate::scenario::Target;
 use crate::world::World;
 
@@ -160,6 +161,8 @@ impl World {
         self.history.trace(repaired.rebuilt.len());
         for item in aside {
             let (by, reason) = (By("the world".to_owned()), "it is damaged".to_owned());
+            let id = item.address.id.to_string();
+            self.history.add(Happened::Discarded { id, by: by.clone(), reason: reason.clone() });
             let discarded = stepped(truth, truth.discard(&item.address, by, reason)).await;
             match discarded {
                 // A rebuilt execution goes on.

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::program::{Expr, Program, Step, Transact, Way, Work, keyed, old_names};
+use crate::program::{Code, Expr, Program, Step, Transact, Way, Work, keyed, old_names};
 
 /// A build of the program: the changes that it makes to every workflow. The first, number 0,
 /// changes nothing.
@@ -45,6 +45,8 @@ pub enum Alter {
     Retype,
     /// Changes the declared input of a step.
     Redeclare,
+    /// Changes the input of a child.
+    Reask,
     /// Changes the result type of a step, for writing and reading, or the type of an awaited
     /// signal.
     Reread,
@@ -56,6 +58,8 @@ pub enum Alter {
 const ADDED_NODES: u32 = 1_000_000;
 /// The offset of the node of a step with another input.
 const REDECLARED_NODES: u32 = 500_000;
+/// The difference of the input of a child with another input.
+const REASKED: u64 = 1_000;
 
 impl Edition {
     /// Returns the program as this edition runs it. Children and the next run have inputs of their
@@ -90,6 +94,7 @@ impl Alter {
             Self::Upgrade => "upgrade",
             Self::Retype => "retype",
             Self::Redeclare => "redeclare",
+            Self::Reask => "reask",
             Self::Reread => "reread",
             Self::Reshape => "reshape",
         }
@@ -116,6 +121,11 @@ impl Alter {
                 if let Expr::Step(step) | Expr::Blocking(step) = &mut parts[index] {
                     step.has_input = true;
                     step.node += REDECLARED_NODES;
+                }
+            }
+            Self::Reask => {
+                if let Expr::Run(child) | Expr::Start { child, .. } = &mut parts[index] {
+                    reask(&mut child.code);
                 }
             }
             Self::Patch => {
@@ -194,6 +204,14 @@ fn name_of(expr: &mut Expr) -> Option<(&'static str, &mut String)> {
 fn each_mut(expr: &mut Expr, change: &mut dyn FnMut(&mut Expr)) {
     change(expr);
     inner_mut(expr).into_iter().for_each(|part| each_mut(part, change));
+}
+
+/// Changes the input of a child: the same work with another number in it.
+fn reask(code: &mut Code) {
+    match code {
+        Code::Workflow(program) => program.carry += REASKED,
+        Code::Task(job) => job.work.value += REASKED,
+    }
 }
 
 fn retype(expr: &mut Expr) {

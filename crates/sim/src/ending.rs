@@ -9,7 +9,7 @@ use abide_store::{List, ListCursor, ListOrder, Listed, View};
 
 use futures_util::future::{Either, select};
 
-use crate::ask::undecided_step;
+use crate::ask::{changed_operation, undecided_step};
 use crate::generate::SIGNALS;
 
 /// The values of signals that help executions to their end begin here.
@@ -50,15 +50,18 @@ impl Ending {
         }
     }
 
-    /// Decides about a step as `why` advises; any other blocked execution is terminated once all
+    /// Decides about an operation as `why` advises, or accepts it half of the time; any other blocked execution is terminated once all
     /// builds have given up on it.
     async fn unblock(&mut self, handle: &Handle<u64>, runtime: &dyn Runtime) {
         self.signal += 1;
-        match handle.why().await.ok().as_deref().and_then(undecided_step) {
-            Some(step) if self.signal.is_multiple_of(2) => drop(handle.unblock().rerun(step).await),
-            Some(step) => drop(handle.unblock().edit(step, &self.signal).await),
-            None if is_given_up(handle, runtime).await => drop(handle.terminate(GIVEN_UP).await),
-            None => {}
+        let why = handle.why().await.unwrap_or_default();
+        let is_even = self.signal.is_multiple_of(2);
+        match (undecided_step(&why), changed_operation(&why)) {
+            (Some(step), _) if is_even => drop(handle.unblock().rerun(step).await),
+            (Some(step), _) => drop(handle.unblock().edit(step, &self.signal).await),
+            (None, Some(op)) if is_even => drop(handle.unblock().accept(op).await),
+            (None, _) if is_given_up(handle, runtime).await => drop(handle.terminate(GIVEN_UP).await),
+            (None, _) => {}
         }
     }
 

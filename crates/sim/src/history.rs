@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_core::{Body, Entry, Message, MessageId, Op, SessionId, Timestamp};
+use abide_core::{Body, By, Entry, Message, MessageId, Op, SessionId, Timestamp};
 use abide_engine::sim::Sim;
 use abide_store::{Clock, ExecutionKey};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,17 @@ pub(crate) struct Spot {
     /// The edition of the program that runs there.
     #[serde(default)]
     pub(crate) edition: usize,
+}
+
+/// A closure that begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Closure {
+    pub(crate) spot: Spot,
+    /// Its idempotency key.
+    pub(crate) key: String,
+    /// Whether it runs on the blocking pool, where it may have waited for a thread.
+    #[serde(default)]
+    pub(crate) is_blocking: bool,
 }
 
 /// Returns the idempotency key of a step. Its parts escape the separators.
@@ -79,7 +90,7 @@ impl Draws {
 #[derive(Clone, Debug)]
 pub(crate) enum Happened {
     /// A closure began.
-    Began { machine: u32, spot: Spot, key: String, at: Option<Timestamp> },
+    Began { machine: u32, closure: Closure, at: Option<Timestamp> },
     /// A program drew a random number or a UUID.
     Drew { draw: Draw, value: u64 },
     /// The code of a run learned the id of its child.
@@ -88,10 +99,15 @@ pub(crate) enum Happened {
     Leased { machine: u32, session: SessionId, key: ExecutionKey, id: String, run: u32, epoch: u64 },
     /// The lease of the event before went to a caretaker, which has none of the code.
     Cared { key: ExecutionKey, epoch: u64 },
+    /// A machine read which leases it holds. It takes up those that no answer told it of, with the
+    /// code if it has the code, whatever they were granted for.
+    Reread { leases: Vec<(ExecutionKey, u64)> },
     /// A claim received these executions and left those ready ones behind.
     Claimed { given: Vec<Ready>, left: Vec<Ready> },
     /// The store granted the lease of a new execution to the machine that started it.
     Born { id: String, at: Timestamp },
+    /// The world ended an execution that it had damaged, under this name and with this reason.
+    Discarded { id: String, by: By, reason: String },
     /// The store took a commit.
     Committed(Box<Commit>),
     /// The store refused a commit: its lease was not valid at that moment.
@@ -263,14 +279,14 @@ pub(crate) struct OnMachine {
 }
 
 impl Witness for OnMachine {
-    fn begin(&self, spot: &Spot, key: String) -> u64 {
+    fn begin(&self, closure: Closure) -> u64 {
         let machine = self.machine;
         let mut log = self.history.lock();
-        let count = log.run_counts.entry(spot.clone()).or_default();
+        let count = log.run_counts.entry(closure.spot.clone()).or_default();
         *count += 1;
         let nth = *count;
-        (machine, spot, nth).hash(&mut log.trace);
-        log.items.push(Happened::Began { machine, spot: spot.clone(), key, at: Some(self.sim.now()) });
+        (machine, &closure.spot, nth).hash(&mut log.trace);
+        log.items.push(Happened::Began { machine, closure, at: Some(self.sim.now()) });
         nth
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use abide::prelude::*;
 use abide::testing::simulated;
-use abide_core::{Address, ExecutionId, Namespace, Phase, Waiting};
+use abide_core::{Address, Block, ExecutionId, Namespace, Phase, Waiting};
 use abide_engine::Runtime;
 use abide_store::{Listed, Read, Snapshot};
 
@@ -142,6 +142,7 @@ impl World {
         let fits: fn(Status) -> bool = match what {
             Ask::Resume(_) => |status| status == Status::Paused,
             Ask::Unblock(_) | Ask::Rerun(_) | Ask::Edit(_) => |status| status == Status::Blocked,
+            Ask::Accept(_) => return self.with_other_input(target).await,
             Ask::Retry(_) => |status| matches!(status, Status::Failed | Status::Cancelled),
             Ask::Signal(_, name) if target.0.is_multiple_of(2) => return self.waiting(target, name).await,
             _ => return self.known(target),
@@ -149,6 +150,27 @@ impl World {
         let all = executions(&*self.store, None).await.unwrap_or_default();
         let listed = all.into_iter().filter(|item| fits(item.summary.status));
         let fitting: Vec<String> = listed.map(|item| item.address.id.to_string()).collect();
+        match fitting.len() {
+            0 => self.known(target),
+            count => fitting.into_iter().nth(target.0 % count),
+        }
+    }
+
+    /// Returns an execution that is blocked because its code asks for something with another input,
+    /// or else any execution.
+    async fn with_other_input(&self, target: Target) -> Option<String> {
+        let mut fitting = Vec::new();
+        for item in executions(&*self.store, None).await.unwrap_or_default() {
+            if item.summary.status != Status::Blocked {
+                continue;
+            }
+            let found = self.snapshot(item.address.id.as_str()).await;
+            if let Some(Phase::Blocked { reason, .. }) = found.as_ref().map(|found| found.execution.phase())
+                && let Block::OtherInput(_) = **reason
+            {
+                fitting.push(item.address.id.to_string());
+            }
+        }
         match fitting.len() {
             0 => self.known(target),
             count => fitting.into_iter().nth(target.0 % count),
@@ -171,13 +193,19 @@ impl World {
 
     /// Records the state of the execution that an action meets.
     async fn meet(&self, what: &Ask, id: Option<&str>) {
-        let Some(id) = id.and_then(|id| ExecutionId::new(id).ok()) else { return };
-        let target = abide_store::Target::Address(Address { namespace: Namespace::default(), id });
-        let read = Read { target, run: None, from: u64::MAX, limit: 0, with_inbox: false };
-        if let Ok(Some(snapshot)) = self.store.read(read).await {
+        let Some(id) = id else { return };
+        if let Some(snapshot) = self.snapshot(id).await {
             let stood = phase_of(&snapshot);
             *self.history.lock().met.entry((what.word(), stood)).or_default() += 1;
         }
+    }
+
+    /// Returns the state of an execution, without its journal and its inbox.
+    async fn snapshot(&self, id: &str) -> Option<Snapshot> {
+        let id = ExecutionId::new(id).ok()?;
+        let target = abide_store::Target::Address(Address { namespace: Namespace::default(), id });
+        let read = Read { target, run: None, from: u64::MAX, limit: 0, with_inbox: false };
+        self.store.read(read).await.ok()?
     }
 
     /// Replaces a process that shuts down, some time later.

@@ -354,7 +354,11 @@ impl View for MachineStore {
     }
 
     fn leases(&self, leases: Leases) -> Answer<LeasePage> {
-        self.pass("leases", move |store| store.leases(leases), nothing)
+        let observe = |world: &World, _, page: &LeasePage| {
+            let leases = page.leases.iter().map(|held| (held.key, held.epoch.0)).collect();
+            world.history.add(Happened::Reread { leases });
+        };
+        self.pass("leases", move |store| store.leases(leases), observe)
     }
 
     fn trouble(&self) -> Answer<Option<Trouble>> {

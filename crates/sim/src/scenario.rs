@@ -166,6 +166,8 @@ pub enum Ask {
     Rerun(Target),
     /// Supplies the result of the step whose own could not be recorded: the number of the action.
     Edit(Target),
+    /// Accepts the recorded outcome of an operation that the code asks for with another input.
+    Accept(Target),
     /// Asks for the status.
     Status(Target),
     /// Asks `why`.
@@ -217,6 +219,8 @@ pub enum When {
     /// At the n-th commit that appends to a journal, once it has happened, to the machine that sent
     /// it.
     Record(u64),
+    /// At the n-th time that a machine that shuts down ends its session, to that machine.
+    Retire(u64),
 }
 
 /// The kind of fault.
@@ -412,6 +416,7 @@ impl Ask {
             | Self::Unblock(target)
             | Self::Rerun(target)
             | Self::Edit(target)
+            | Self::Accept(target)
             | Self::Status(target)
             | Self::Why(target) => Some(*target),
             Self::Start(_)
@@ -441,6 +446,7 @@ impl Ask {
             Self::Unblock(_) => "unblock",
             Self::Rerun(_) => "rerun",
             Self::Edit(_) => "edit",
+            Self::Accept(_) => "accept",
             Self::Status(_) => "status",
             Self::Why(_) => "why",
             Self::List => "list",

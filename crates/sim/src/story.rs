@@ -89,6 +89,7 @@ fn change(change: &Change) -> String {
         Alter::Upgrade => "a step with a result of another type, which converts older ones",
         Alter::Retype => "a step made a transaction, or the other way round",
         Alter::Redeclare => "a step with another input",
+        Alter::Reask => "a child with another input",
         Alter::Reread => "a step with a result of another type",
         Alter::Reshape => "a branch taken differently",
     };
@@ -113,6 +114,7 @@ fn wrong(fault: Fault) -> String {
         When::Time(ms) => format!("{ms} ms"),
         When::Batch(nth) => format!("transaction {nth} of a writer"),
         When::Record(nth) => format!("commit {nth} that records"),
+        When::Retire(nth) => format!("end {nth} of a session"),
     };
     let detail = match fault.what {
         Wrong::AnswerLate { ms }

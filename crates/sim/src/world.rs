@@ -45,6 +45,7 @@ pub(crate) struct WorldState {
     poll_count: u64,
     notice_count: u64,
     record_count: u64,
+    retire_count: u64,
     next_machine: u32,
     /// The machine that is now at each place.
     pub(crate) machines: BTreeMap<u32, Machine>,
@@ -104,6 +105,16 @@ impl WorldState {
         if !later.is_empty() {
             self.faults.entry(When::Operation(number + 1)).or_default().extend(later);
         }
+    }
+
+    /// Returns the fault of an operation that ends a session: few operations do, and a fault at the
+    /// n-th operation of any kind seldom meets one.
+    fn wrong_retire(&mut self, operation: &str) -> Option<Wrong> {
+        if operation != "retire" {
+            return None;
+        }
+        self.retire_count += 1;
+        self.faults.remove(&When::Retire(self.retire_count))?.into_iter().next()
     }
 
     /// Whether a machine holds a lease or runs a closure.
@@ -245,7 +256,7 @@ impl World {
             state.put_off(number, 1);
             let wrong =
                 state.faults.remove(&When::Operation(number)).and_then(|wrongs| wrongs.into_iter().next());
-            match wrong {
+            let wrong = match wrong {
                 // Every other kill waits for a machine with work under way.
                 Some(kill @ (Wrong::Kill { .. } | Wrong::KillBefore { .. }))
                     if number.is_multiple_of(2) && !state.is_under_way(machine, &self.history) =>
@@ -254,7 +265,8 @@ impl World {
                     None
                 }
                 wrong => wrong,
-            }
+            };
+            wrong.or_else(|| state.wrong_retire(operation))
         };
         match wrong {
             Some(wrong) => {

@@ -120,6 +120,9 @@ impl<'a> Followed<'a> {
                 Happened::Cared { key, epoch } => {
                     followed.cared.insert((*key, *epoch));
                 }
+                Happened::Reread { leases } => {
+                    followed.cared.retain(|lease| !leases.contains(lease));
+                }
                 // A session that the store believed gone for a moment still has its leases. A task
                 // whose outcome it could not record runs again.
                 Happened::Fenced { machine, key } => {
@@ -130,7 +133,7 @@ impl<'a> Followed<'a> {
                     followed.begun.clear();
                     followed.tasks.clear();
                 }
-                Happened::Began { machine, spot, .. } => followed.began(books, *machine, spot),
+                Happened::Began { machine, closure, .. } => followed.began(books, *machine, &closure.spot),
                 _ => {}
             }
             place.follow(item, |run, commit| followed.committed(run, commit));

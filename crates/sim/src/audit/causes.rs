@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use abide_store::ExecutionKey;
 
 use super::{Books, Commit, Happened};
-use crate::history::Spot;
+use crate::history::{Closure, Spot};
 use crate::model::{self, Life};
 
 /// A run of an execution.
@@ -21,7 +21,7 @@ pub(super) fn check(books: &Books) -> Vec<String> {
     let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
     for item in &books.items {
         match item {
-            Happened::Began { spot, key, .. } => {
+            Happened::Began { closure: Closure { spot, key, .. }, .. } => {
                 let run = (spot.id.clone(), spot.run);
                 let length = durable.get(&run).copied().unwrap_or(1);
                 // Zombies apart, all attempts of a step begin at the same place: one check is

@@ -3,7 +3,7 @@
 
 use abide_core::Event;
 
-use super::{Books, Happened};
+use super::{Books, Closure, Happened};
 use crate::scenario::{Scenario, Wrong};
 
 pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
@@ -12,7 +12,7 @@ pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
     }
     let mut found = Vec::new();
     for item in &books.items {
-        let Happened::Began { spot, key, at: Some(at), .. } = item else { continue };
+        let Happened::Began { closure: Closure { spot, key, .. }, at: Some(at), .. } = item else { continue };
         let journal = books.pasts.get(&spot.id).and_then(|past| past.runs.get(spot.run as usize - 1));
         let Some(Event::Started(start)) =
             journal.and_then(|journal| journal.first()).map(|entry| &entry.event)

@@ -155,7 +155,10 @@ impl RunOf<'_> {
 
 fn is_mismatch(event: &Event) -> bool {
     let Event::Blocked { reason, .. } = event else { return false };
-    matches!(reason, Block::Mismatch { .. } | Block::Undecodable { .. } | Block::NameClash(_))
+    matches!(
+        reason,
+        Block::Mismatch { .. } | Block::Undecodable { .. } | Block::NameClash(_) | Block::OtherInput(_)
+    )
 }
 
 /// Compares the unused operations in the record of a completed run with those of the model. If the

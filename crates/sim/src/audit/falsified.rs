@@ -203,8 +203,8 @@ fn payload(value: u64) -> Payload {
 fn key_of_two_steps(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let index = nth_item(evidence, nth, |item| matches!(item, Happened::Began { .. }))?;
     let mut other = evidence.items[index].clone();
-    if let Happened::Began { spot, .. } = &mut other {
-        spot.node = u32::MAX;
+    if let Happened::Began { closure, .. } = &mut other {
+        closure.spot.node = u32::MAX;
     }
     evidence.items.insert(index + 1, other);
     Some(())

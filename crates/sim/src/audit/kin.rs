@@ -7,7 +7,7 @@ use abide_core::{Body, By, Entry, Event, Message};
 use serde::Deserialize;
 
 use super::causes::{CurrentRuns, Run};
-use super::{Books, Commit, Happened};
+use super::{Books, Commit, Happened, Past};
 
 pub(super) fn check(books: &Books) -> Vec<String> {
     let mut family = Family {
@@ -16,13 +16,16 @@ pub(super) fn check(books: &Books) -> Vec<String> {
         told: BTreeSet::new(),
         over: BTreeMap::new(),
         asked: BTreeSet::new(),
+        discarded: Vec::new(),
         tellers: BTreeMap::new(),
         found: Vec::new(),
     };
     let mut place = CurrentRuns::default();
     for item in &books.items {
-        if let Happened::Accepted { message } = item {
-            family.asked(message);
+        match item {
+            Happened::Accepted { message } => family.asked(message),
+            Happened::Discarded { id, by, reason } => family.discarded.push((id, by, reason)),
+            _ => {}
         }
         place.follow(item, |run, commit| family.committed(&run, commit));
     }
@@ -38,6 +41,8 @@ struct Family<'a> {
     told: BTreeSet<(String, Run)>,
     /// The executions that clients wanted to end, each with the reason.
     asked: BTreeSet<(String, String)>,
+    /// The executions that the world has discarded, each with the name and the reason that it gave.
+    discarded: Vec<(&'a str, &'a By, &'a str)>,
     /// The ended runs, each with the word of its end.
     over: BTreeMap<Run, &'static str>,
     /// The executions that are about to send orders to the children of a run, each with that run.
@@ -124,17 +129,28 @@ impl Family<'_> {
 
     /// Reports a cancellation by a client if no client sent it.
     fn unasked(&self, (id, run): &Run, entry: &Entry) -> Option<String> {
-        let (Event::CancelRequested { by: By(by), reason } | Event::Cancelled { by: By(by), reason }) =
-            &entry.event
-        else {
+        let (Event::CancelRequested { by, reason } | Event::Cancelled { by, reason }) = &entry.event else {
             return None;
         };
-        // The world discards executions that it has damaged, which also ends their children.
-        let is_asked = by.starts_with("parent ")
-            || by == "the world"
+        let is_asked = by.0.starts_with("parent ")
+            || self.is_discarded(id, (by, reason))
             || self.asked.contains(&(id.clone(), reason.clone()));
         (!is_asked).then(|| {
-            format!("{id:?} run {run}: {} by {by} for {reason:?}, which nobody has sent", entry.event.word())
+            let (word, By(by)) = (entry.event.word(), by);
+            format!("{id:?} run {run}: {word} by {by} for {reason:?}, which nobody has sent")
         })
+    }
+
+    /// Whether the world has discarded an execution, or one above it, in these words: the end of a
+    /// parent ends its children.
+    fn is_discarded(&self, id: &str, words: (&By, &str)) -> bool {
+        let mut above = Some(id.to_owned());
+        while let Some(id) = above {
+            if self.discarded.contains(&(id.as_str(), words.0, words.1)) {
+                return true;
+            }
+            above = self.books.pasts.get(&id).and_then(Past::parent);
+        }
+        false
     }
 }

@@ -20,7 +20,9 @@ pub(super) fn check(books: &Books) -> Vec<String> {
                 book.leased(*machine, *session, (*key, *epoch));
             }
             Happened::Committed(commit) => book.committed(commit),
-            Happened::Began { machine, spot, key, .. } => book.began(*machine, &spot.id, key),
+            Happened::Began { machine, closure, .. } => {
+                book.began(*machine, &closure.spot.id, &closure.key);
+            }
             _ => {}
         }
     }

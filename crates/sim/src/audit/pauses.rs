@@ -8,7 +8,7 @@ use abide_core::{Entry, Event};
 use super::care::is_task;
 use super::causes::{CurrentRuns, Run};
 use super::{Books, Happened};
-use crate::history::Spot;
+use crate::history::Closure;
 
 pub(super) fn check(books: &Books) -> Vec<String> {
     let (mut place, mut pauses): (CurrentRuns, BTreeMap<Run, Pauses>) = Default::default();
@@ -20,11 +20,13 @@ pub(super) fn check(books: &Books) -> Vec<String> {
                 let known = known_epochs.entry((*machine, id)).or_default();
                 *known = (*known).max(*epoch);
             }
-            Happened::Began { machine, spot, key, .. } => {
+            Happened::Began { machine, closure, .. } => {
+                let spot = &closure.spot;
                 let known = known_epochs.get(&(*machine, spot.id.as_str())).copied().unwrap_or_default();
                 let paused = pauses.get(&(spot.id.clone(), spot.run)).and_then(Pauses::since);
                 // A machine that has lost the lease does not know of the pause.
-                if paused.is_some_and(|epoch| known >= epoch) && is_seen(books, spot, key) {
+                if paused.is_some_and(|epoch| known >= epoch) && is_seen(books, closure) {
+                    let Closure { key, spot, .. } = closure;
                     found.push(format!("{key} began on machine {machine} while {:?} was paused", spot.id));
                 }
             }
@@ -41,14 +43,8 @@ pub(super) fn check(books: &Books) -> Vec<String> {
 /// Whether the history shows that a closure began behind a pause. The function of a task may begin
 /// before the resume that allows it is durable, and a blocking closure that has begun may still
 /// wait for a thread.
-fn is_seen(books: &Books, spot: &Spot, key: &str) -> bool {
-    books.pasts.contains_key(&spot.id) && !is_task(books, spot) && !is_blocking(key)
-}
-
-/// Whether this is the idempotency key of a blocking step. All blocking steps have names that start
-/// with `b`.
-fn is_blocking(key: &str) -> bool {
-    key.rsplit('/').nth(1).is_some_and(|name| name.starts_with('b'))
+fn is_seen(books: &Books, Closure { spot, is_blocking, .. }: &Closure) -> bool {
+    books.pasts.contains_key(&spot.id) && !is_task(books, spot) && !is_blocking
 }
 
 /// The pauses of a run, each with the epoch under which it was recorded.

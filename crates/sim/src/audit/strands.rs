@@ -24,7 +24,7 @@ pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
         let (at, sign) = match item {
             Happened::Struck { .. } => break,
             Happened::Born { at, .. } => (*at, None),
-            Happened::Began { spot, at: Some(at), .. } => (*at, Some(spot.id.clone())),
+            Happened::Began { closure, at: Some(at), .. } => (*at, Some(closure.spot.id.clone())),
             Happened::Committed(commit) => (commit.at, quiet.name(item)),
             _ => {
                 quiet.name(item);

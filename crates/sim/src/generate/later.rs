@@ -3,15 +3,16 @@
 
 use abide_store::Prng;
 
-use super::Chance;
+use super::{Chance, LAST_MS};
 use crate::edition::{Alter, Change};
 use crate::program::{Child, Code, Expr, Program};
-use crate::scenario::{Ask, Fault, Part, Scenario, Target, When, Wrong};
+use crate::scenario::{Action, Actor, Ask, Fault, Part, Scenario, Target, When, Wrong};
 
 /// Makes all the additions to a scenario.
 pub(super) fn more(scenario: Scenario) -> Scenario {
     let scenario = with_held_waits(with_calm(with_taken_ids(with_other_types(scenario))));
-    with_said_changes(with_patience(with_texts(scenario)))
+    let scenario = with_said_changes(with_patience(with_texts(scenario)));
+    with_last_words(with_other_inputs(scenario))
 }
 
 /// Adds signals of two types, and waits for them, to some worlds.
@@ -123,6 +124,35 @@ fn with_said_changes(mut scenario: Scenario) -> Scenario {
             let what = *chance.prng.pick(&[Alter::RenameAll, Alter::RenameAll, Alter::Patch, Alter::Upgrade]);
             edition.changes.push(Change { at: chance.index(12), what });
         }
+    }
+    scenario
+}
+
+/// Makes some builds ask for a child with another input, and an operator accept what is recorded.
+fn with_other_inputs(mut scenario: Scenario) -> Scenario {
+    let mut chance = chance(&scenario, 8);
+    for edition in &mut scenario.editions {
+        let count = if chance.is(400) { 1 + chance.below(3) } else { 0 };
+        edition.changes.extend((0..count).map(|_| Change { at: chance.index(12), what: Alter::Reask }));
+    }
+    if scenario.editions.is_empty() || !chance.is(600) {
+        return scenario;
+    }
+    for _ in 0..1 + chance.below(3) {
+        let (number, at_ms) = (1 + scenario.actions.len() as u64, LAST_MS / 4 + chance.below(LAST_MS));
+        let (by, what) = (Actor::Client(0), Ask::Accept(Target(chance.index(24))));
+        scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None, is_text: false });
+    }
+    scenario
+}
+
+/// Lets some machines die while they end their session.
+fn with_last_words(mut scenario: Scenario) -> Scenario {
+    let mut chance = chance(&scenario, 9);
+    if chance.is(150) {
+        let restart_ms = chance.restart_ms();
+        let what = if chance.is(500) { Wrong::Kill { restart_ms } } else { Wrong::KillBefore { restart_ms } };
+        scenario.faults.push(Fault { when: When::Retire(1 + chance.below(2)), what });
     }
     scenario
 }

@@ -14,7 +14,7 @@ use super::effects::{Effects, Line};
 use super::scenario_of;
 use crate::ask::{DropAt, perform};
 use crate::code::{CAPABILITY, LANES, PANIC, Probe, Witness};
-use crate::history::{Draw, Spot};
+use crate::history::{Closure, Draw};
 use crate::scenario::{Ask, Scenario, WorkerSpec};
 
 /// How often a process tries to open its store, and how long it waits in between.
@@ -191,8 +191,8 @@ impl Outside {
 }
 
 impl Witness for Outside {
-    fn begin(&self, spot: &Spot, key: String) -> u64 {
-        self.lock().begin(self.machine, spot, key).expect("the file of effects can be written")
+    fn begin(&self, closure: Closure) -> u64 {
+        self.lock().begin(self.machine, closure).expect("the file of effects can be written")
     }
 
     fn count_open(&self, change: i64) {

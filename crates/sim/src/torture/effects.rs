@@ -15,7 +15,7 @@ use abide_engine::SystemClock;
 use abide_store::Clock;
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Answer, Draw, Spot};
+use crate::history::{Answer, Closure, Draw, Spot};
 
 /// One effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub(crate) enum Line {
     /// A process has begun.
     Booted { machine: u32, pid: u32, what: String },
     /// A closure began.
-    Began { machine: u32, spot: Spot, key: String },
+    Began { machine: u32, closure: Closure },
     /// A closure ended, or was given up.
     Ended { machine: u32 },
     /// A program drew a random number or a UUID.
@@ -74,12 +74,13 @@ impl Effects {
     }
 
     /// Records that a closure begins, and returns how often it has begun in all processes.
-    pub(crate) fn begin(&mut self, machine: u32, spot: &Spot, key: String) -> io::Result<u64> {
-        self.append(Line::Began { machine, spot: spot.clone(), key })?;
+    pub(crate) fn begin(&mut self, machine: u32, closure: Closure) -> io::Result<u64> {
+        let spot = closure.spot.clone();
+        self.append(Line::Began { machine, closure })?;
         // After an append, the position is the end of the appended line: later lines do not count.
         let end = self.file.stream_position()?;
         self.read_to(end)?;
-        Ok(self.run_counts.get(spot).copied().unwrap_or_default())
+        Ok(self.run_counts.get(&spot).copied().unwrap_or_default())
     }
 
     /// Whether a closure of the machine is under way.
@@ -99,8 +100,8 @@ impl Effects {
         self.read_count += whole as u64;
         for told in decode(&bytes[..whole]) {
             match told.line {
-                Line::Began { machine, spot, .. } => {
-                    *self.run_counts.entry(spot).or_default() += 1;
+                Line::Began { machine, closure } => {
+                    *self.run_counts.entry(closure.spot).or_default() += 1;
                     *self.open_counts.entry(machine).or_default() += 1;
                 }
                 Line::Ended { machine } => *self.open_counts.entry(machine).or_default() -= 1,
@@ -145,6 +146,10 @@ mod tests {
         Spot { id: "a".to_owned(), run: 1, node, edition: 0 }
     }
 
+    fn closure(node: u32) -> Closure {
+        Closure { spot: spot(node), key: format!("k{node}"), is_blocking: false }
+    }
+
     fn temporary() -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("effects");
@@ -155,10 +160,10 @@ mod tests {
     fn runs_are_counted_over_all_processes() {
         let (_folder, path) = temporary();
         let (mut one, mut two) = (Effects::open(&path).unwrap(), Effects::open(&path).unwrap());
-        assert_eq!(one.begin(1, &spot(1), "k".to_owned()).unwrap(), 1);
-        assert_eq!(two.begin(2, &spot(1), "k".to_owned()).unwrap(), 2);
-        assert_eq!(two.begin(2, &spot(2), "l".to_owned()).unwrap(), 1);
-        assert_eq!(one.begin(1, &spot(1), "k".to_owned()).unwrap(), 3);
+        assert_eq!(one.begin(1, closure(1)).unwrap(), 1);
+        assert_eq!(two.begin(2, closure(1)).unwrap(), 2);
+        assert_eq!(two.begin(2, closure(2)).unwrap(), 1);
+        assert_eq!(one.begin(1, closure(1)).unwrap(), 3);
         assert!(one.is_under_way(2).unwrap());
         two.append(Line::Ended { machine: 2 }).unwrap();
         assert!(one.is_under_way(2).unwrap());
@@ -173,7 +178,7 @@ mod tests {
         let torn = encode(&Told { at_us: 1, line: Line::Killed { machine: 7 } }).unwrap();
         for cut in 1..torn.len() - 1 {
             (&one.file).write_all(&torn[..cut]).unwrap();
-            let nth = one.begin(1, &spot(1), "k".to_owned()).unwrap();
+            let nth = one.begin(1, closure(1)).unwrap();
             assert_eq!(nth, cut as u64, "after {cut} bytes of a torn line");
         }
         let lines = read(&path).unwrap();

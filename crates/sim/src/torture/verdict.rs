@@ -14,7 +14,7 @@ use super::report::{Report, Violation};
 use super::{Stage, Trouble, scenario_prefix};
 use crate::audit::{self, Books, Past, Told, table};
 use crate::ending::{LAST_SIGNALS, executions};
-use crate::history::{Answer, Draw, Happened, Spot, key_of};
+use crate::history::{Answer, Closure, Draw, Happened, Spot, key_of};
 use crate::model;
 use crate::scenario::{Ask, Scenario};
 use crate::story::story;
@@ -167,7 +167,7 @@ impl<V: View + ?Sized> Verdict<'_, V> {
     fn outside(&self, books: &Books, scenario: &Scenario, lines: &[&Effect]) -> Vec<String> {
         let mut found = Vec::new();
         for effect in lines {
-            if let Line::Began { machine, key, .. } = &effect.line
+            if let Line::Began { machine, closure: Closure { key, .. } } = &effect.line
                 && self.seen.recorded.get(key).is_some_and(|first| machine >= first)
             {
                 found.push(format!(
@@ -204,9 +204,8 @@ fn is_operation(line: &Line) -> bool {
 
 fn is_about(line: &Line, nth: u64, prefix: &str) -> bool {
     match line {
-        Line::Began { spot: Spot { id, .. }, .. } | Line::Drew { draw: Draw { id, .. }, .. } => {
-            id.starts_with(prefix)
-        }
+        Line::Began { closure: Closure { spot: Spot { id, .. }, .. }, .. }
+        | Line::Drew { draw: Draw { id, .. }, .. } => id.starts_with(prefix),
         Line::Asked { scenario, .. } | Line::Answered { scenario, .. } => *scenario == nth,
         _ => false,
     }
@@ -214,7 +213,7 @@ fn is_about(line: &Line, nth: u64, prefix: &str) -> bool {
 
 fn happened(line: &Line) -> Option<Happened> {
     match line.clone() {
-        Line::Began { machine, spot, key } => Some(Happened::Began { machine, spot, key, at: None }),
+        Line::Began { machine, closure } => Some(Happened::Began { machine, closure, at: None }),
         Line::Drew { draw, value } => Some(Happened::Drew { draw, value }),
         Line::Answered { action, answer, .. } => Some(Happened::Answered { action, answer }),
         _ => None,

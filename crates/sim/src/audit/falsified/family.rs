@@ -55,7 +55,8 @@ pub(super) fn begins_paused(evidence: &mut Evidence, _: &Scenario, nth: usize) -
         _ => None,
     };
     let id = evidence.items[..index].iter().find_map(is_leased)?;
-    let is_begun = |item: &&Happened| matches!(item, Happened::Began { spot, .. } if spot.id == id);
+    let is_begun =
+        |item: &&Happened| matches!(item, Happened::Began { closure, .. } if closure.spot.id == id);
     let Some(began) = evidence.items[..index].iter().rfind(is_begun).cloned() else { return Some(()) };
     evidence.items.insert(index + 1, began);
     Some(())

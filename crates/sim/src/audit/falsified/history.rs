@@ -3,7 +3,7 @@
 use abide_core::{By, Entry, Event, SessionId};
 
 use super::{Evidence, Happened, nth_entry, nth_item};
-use crate::history::{Answer, Commit, Ready};
+use crate::history::{Answer, Closure, Commit, Ready};
 use crate::scenario::{Ask, Scenario};
 
 fn nth_commit(evidence: &Evidence, nth: usize, find: impl Fn(&Commit) -> bool) -> Option<(usize, Commit)> {
@@ -142,7 +142,7 @@ pub(super) fn closure_after_record(evidence: &mut Evidence, _: &Scenario, nth: u
     let index = nth_item(
         evidence,
         nth,
-        |item| matches!(item, Happened::Began { key, .. } if key.starts_with("default/")),
+        |item| matches!(item, Happened::Began { closure, .. } if closure.key.starts_with("default/")),
     )?;
     let again = evidence.items[index].clone();
     evidence.items.push(again);
@@ -218,10 +218,10 @@ pub(super) fn closure_too_early(evidence: &mut Evidence, _: &Scenario, nth: usiz
     let index = nth_item(
         evidence,
         nth,
-        |item| matches!(item, Happened::Began { key, .. } if key.starts_with("default/")),
+        |item| matches!(item, Happened::Began { closure, .. } if closure.key.starts_with("default/")),
     )?;
     let began = evidence.items.remove(index);
-    let Happened::Began { spot, .. } = &began else { return None };
+    let Happened::Began { closure: Closure { spot, .. }, .. } = &began else { return None };
     let given = nth_item(
         evidence,
         0,
