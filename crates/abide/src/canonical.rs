@@ -5,6 +5,7 @@
 //! the way a character is escaped do not count. Everything else does: the order of sequences, and
 //! how a number is written.
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{ContentHash, Name, Payload};
 use serde::Serialize;
 
@@ -13,7 +14,7 @@ use crate::data;
 /// Returns the hash by which an input is compared.
 pub fn hash(input: &Payload) -> ContentHash {
     let json = input.as_bytes();
-    if is_canonical(json) {
+    if is_canonical(json) || planted(Bug::InputOrderCounts) {
         return ContentHash::of(json);
     }
     match canonical(json) {

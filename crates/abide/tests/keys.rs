@@ -265,3 +265,32 @@ fn an_operation_inside_a_blocking_step_is_named_by_that_step() {
         assert!(why.contains(r#"is used inside step "job", where nothing can be recorded"#), "{why}");
     });
 }
+
+/// Two children that are told apart by a key alone ask for an id that another execution has: each
+/// of them needs its own answer.
+#[test]
+fn each_child_hears_that_its_id_is_taken() {
+    #[workflow]
+    async fn owner(_ctx: Ctx) -> Result<u32> {
+        Ok(1)
+    }
+    #[workflow]
+    async fn child(_ctx: Ctx) -> Result<u32> {
+        Ok(2)
+    }
+    #[workflow]
+    async fn asks_twice(ctx: Ctx) -> Result<Vec<String>> {
+        let (one, other) = join!(ctx.run(child, ()).id("taken"), ctx.run(child, ()).key("other").id("taken"));
+        Ok(vec![one.unwrap_err().to_string(), other.unwrap_err().to_string()])
+    }
+    Lab::run_on_each(1, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        abide.run(owner, ()).id("taken").await.unwrap();
+        let asked = abide.start(asks_twice, ()).await.unwrap();
+        lab.sleep(secs(30)).await;
+        assert_eq!(asked.status().await.unwrap(), Status::Completed, "{}", asked.why().await.unwrap());
+        for told in asked.result().await.unwrap() {
+            assert!(told.contains("was not started"), "{told}");
+        }
+    });
+}

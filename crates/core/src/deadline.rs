@@ -51,8 +51,13 @@ impl Execution {
     pub fn expires_at(&self) -> Option<Timestamp> {
         match self.phase() {
             Phase::Expiring { until } => Some(*until),
-            _ => self.deadline_at().filter(|_| !self.is_finished()),
+            _ => self.deadline_at().filter(|at| !self.is_finished() && !self.is_ignored(*at)),
         }
+    }
+
+    /// Whether a planted bug ignores this deadline: it comes before a delayed start.
+    fn is_ignored(&self, deadline_at: Timestamp) -> bool {
+        planted(Bug::DeadlineAwaitsStart) && self.is_delayed(deadline_at)
     }
 
     /// Returns the time at which a caretaker, which has no code, must apply the deadline.

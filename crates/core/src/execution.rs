@@ -387,7 +387,8 @@ impl Execution {
     pub fn apply(&mut self, entry: &Entry) {
         self.entry_count = entry.seq;
         self.apply_patch(entry);
-        if entry.event.op().is_some() {
+        let is_lifted = matches!(entry.event, Event::Resumed { .. }) && planted(Bug::ResumeStartsEarly);
+        if entry.event.op().is_some() || is_lifted {
             // It has begun: a clock that is set back does not make it wait for its start again.
             self.start_at = None;
         }

@@ -153,7 +153,7 @@ impl fmt::Debug for Op {
 
 /// Returns the text with every separator of a path escaped.
 pub fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
-    if !text.contains(['%', '/', '=']) {
+    if !text.contains(['%', '/', '=']) || planted(Bug::KeysAmbiguous) {
         return text.into();
     }
     text.replace('%', "%25").replace('/', "%2F").replace('=', "%3D").into()

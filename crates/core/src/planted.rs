@@ -231,6 +231,24 @@ bugs! {
     ChanceInStepShifts = "chance-in-step-shifts",
     /// A closure on its own thread receives the idempotency key of the whole run.
     KeyOffThread = "key-off-thread",
+    /// Of two children that only a key tells apart, one never hears that its id is taken.
+    RefusalIgnoresKey = "refusal-ignores-key",
+    /// A delayed execution begins at once when a pause of it is lifted.
+    ResumeStartsEarly = "resume-starts-early",
+    /// A deadline before a delayed start is not enforced.
+    DeadlineAwaitsStart = "deadline-awaits-start",
+    /// Names and ids with a separator give two steps the same idempotency key.
+    KeysAmbiguous = "keys-ambiguous",
+    /// A client that waits for a blocked execution never learns that it is blocked.
+    BlockedUntold = "blocked-untold",
+    /// The end of a run does not list the recorded operations that its code no longer asks for.
+    UnusedUntold = "unused-untold",
+    /// Two inputs differ because the members of a map came in another order.
+    InputOrderCounts = "input-order-counts",
+    /// A signal to a task ends the pause before its next attempt.
+    SignalEndsBackOff = "signal-ends-back-off",
+    /// A deferred foreign key that stays broken makes the outcome of its transaction unknown.
+    DeferredKeyUnknown = "deferred-key-unknown",
 }
 
 impl Bug {

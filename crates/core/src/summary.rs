@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
+use crate::planted::{Bug, planted};
 use crate::{Epoch, Execution, ExecutionId, Name, Phase, Sort, Suspicion, Timestamp, Unclaimed, codec};
 
 /// The status of an execution. The numbers are written to disk.
@@ -275,7 +276,8 @@ impl Execution {
             return self.summary(&[]);
         };
         // It begins when it is due, not when the first signal comes.
-        let listens = Listens::Control;
+        let is_planted = planted(Bug::SignalEndsBackOff);
+        let listens = if is_planted { Listens::Everything } else { Listens::Control };
         if self.attempt_count() > 0 {
             let (name, attempt) = (self.name().clone(), self.attempt_count().saturating_add(1));
             return Summary { listens, ..self.summary(&[Waiting::Retry { name, attempt, at }]) };

@@ -285,6 +285,7 @@ impl Client {
             }
             if let Phase::Blocked { reason, .. } = snapshot.execution.phase()
                 && (blocks == Blocks::End || planted(Bug::BlockEndsEveryWait))
+                && !planted(Bug::BlockedUntold)
                 && turns::is_given_up(&*self.store, &snapshot, self.now()).await?
             {
                 return Err(Refusal::GivenUp { reason: reason.to_string() }.into());

@@ -95,7 +95,9 @@ impl TaskRunner {
             }
             // A task reads no other message. Its sender was promised that it is kept: it stays
             // unread, where people see it.
+            let mut is_hurried = false;
             while self.seat.next_letter().is_some() {
+                is_hurried = planted(Bug::SignalEndsBackOff);
                 self.future.take_if(|_| planted(Bug::TaskRestartsOnMail));
             }
             let order = self.seat.order();
@@ -103,7 +105,7 @@ impl TaskRunner {
                 self.release(Hold::Yield);
                 continue;
             }
-            if !self.seat.may_run() && self.future.is_none() {
+            if !self.seat.may_run() && self.future.is_none() && !is_hurried {
                 // Unread mail that is not known here would wake it at once.
                 if !self.seat.has_all_mail() {
                     return Poll::Pending;

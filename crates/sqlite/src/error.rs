@@ -142,7 +142,7 @@ impl BatchFailure {
         let meaning = match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
             Some(ErrorCode::DiskFull) => Meaning::Unavailable,
-            Some(ErrorCode::ConstraintViolation) => Meaning::Misuse,
+            Some(ErrorCode::ConstraintViolation) if !planted(Bug::DeferredKeyUnknown) => Meaning::Misuse,
             _ if planted(Bug::UnknownCommitFailed) => Meaning::Unavailable,
             _ => Meaning::Indeterminate,
         };

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Body, By, ExecutionId, Failure, FailureKind, Message, MessageId, Op, Outcome};
 
 use crate::ExecutionKey;
@@ -24,9 +25,11 @@ pub fn not_started(
     (run, op): (u32, &Op),
     refusal: &impl fmt::Display,
 ) -> Message {
-    // The operation is part of the id: one run may fail to start the same child more than once, and
-    // each of its waits needs an answer.
-    let id = MessageId::new(format!("refused:{child}:{run}:{}:{}", op.name, op.nth));
+    // The operation is part of the id, with its key: one run may fail to start the same child more
+    // than once, and each of its waits needs an answer.
+    let key = op.key.as_ref().filter(|_| !planted(Bug::RefusalIgnoresKey));
+    let key = key.map(|key| format!(":{key}")).unwrap_or_default();
+    let id = MessageId::new(format!("refused:{child}:{run}:{}:{}{key}", op.name, op.nth));
     let failure = Failure::new(FailureKind::Fatal, format!("child {child:?} was not started: {refusal}"));
     let body = Body::ChildDone { run, op: op.clone(), outcome: Outcome::Failure(failure) };
     let by = By(format!("child {child:?}"));

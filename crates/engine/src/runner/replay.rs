@@ -228,7 +228,8 @@ impl Runner {
     /// any number of pages back.
     pub(super) fn poll_unused(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Op>, Error>> {
         const UNUSED_COUNT_MAX: usize = 32;
-        let seqs = self.run.cursor.unused(UNUSED_COUNT_MAX);
+        let count_max = if planted(Bug::UnusedUntold) { 0 } else { UNUSED_COUNT_MAX };
+        let seqs = self.run.cursor.unused(count_max);
         // Operations that were read are kept: the journal has only one of the pages at hand.
         while let Some(seq) = seqs.get(self.run.unused.len()) {
             let entry = std::task::ready!(self.run.journal.poll_entry(*seq, cx))?;

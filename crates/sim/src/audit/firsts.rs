@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_core::{Entry, Event, MessageId, OpKind, Timestamp};
+use abide_core::{Entry, Event, MessageId, Op, OpKind, Timestamp};
 
 use super::delays::has_true_clocks;
 use super::{Books, Past, editions};
@@ -83,12 +83,19 @@ impl<'a> Lives<'a> {
     fn taken(&self, moment: &Moment) -> Option<(usize, &'a Arrival)> {
         let is_it = |arrival: &Arrival| match &self.entry(moment)?.event {
             Event::SignalReceived { message, .. } => Some(arrival.id == *message),
+            // Code that asks for a child which earlier code gave up hears so at once, from no message.
+            Event::ChildFinished { op, .. } if self.is_given_up(op) => None,
             Event::ChildFinished { op, .. } => Some(arrival.answers == Some((self.run, id_of(op)))),
             _ => None,
         };
         let (place, arrival) =
             self.mail.iter().enumerate().find(|(_, arrival)| is_it(arrival) == Some(true))?;
         Some((place, arrival))
+    }
+
+    fn is_given_up(&self, wait: &Op) -> bool {
+        let gives_up = |event: &Event| matches!(event, Event::ChildCancelled { op } if op == wait);
+        self.journal.iter().any(|entry| gives_up(&entry.event))
     }
 
     /// Returns the messages that were unread at this moment and that an open operation waited for.

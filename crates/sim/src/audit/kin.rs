@@ -146,7 +146,11 @@ impl Family<'_> {
     fn is_discarded(&self, id: &str, words: (&By, &str)) -> bool {
         let mut above = Some(id.to_owned());
         while let Some(id) = above {
-            if self.discarded.contains(&(id.as_str(), words.0, words.1)) {
+            let is_it = |(of, by, reason): &(&str, &By, &str)| {
+                // A child hears the reason behind the fate of its parent.
+                *of == id && *by == words.0 && words.1.ends_with(reason)
+            };
+            if self.discarded.iter().any(is_it) {
                 return true;
             }
             above = self.books.pasts.get(&id).and_then(Past::parent);
