@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide_core::{Block, Name, Op, OpKind, OpUse, Timestamp};
-use abide_engine::{Board, OpHandle, Request, TaskAttempt, UserTransaction, run_key};
+use abide_engine::{Board, OpHandle, Request, Site, TaskAttempt, UserTransaction, run_key};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -182,6 +182,7 @@ impl Ctx {
     /// have not ended are cancelled, as at every end of a run. A parent or handle that waits for
     /// the result waits for that of the last run. An input that the workflow cannot read blocks the
     /// next run.
+    #[track_caller]
     pub fn continue_as_new<T>(&self, input: impl Serialize) -> ContinueAsNew<T> {
         ContinueAsNew::new(self.board().cloned(), data::encode(&input))
     }
@@ -213,7 +214,7 @@ impl Ctx {
             panic!("patched {change:?} needs a workflow: a task has no journal");
         };
         match Name::of_field("name of the change", change) {
-            Ok(change) => board.patched(&change),
+            Ok(change) => board.patched(&change, Site::caller()),
             Err(invalid) => {
                 board.block(Block::Limit { reason: invalid.to_string() });
                 false

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use abide_core::{Block, Payload};
-use abide_engine::Board;
+use abide_engine::{Board, Site};
 
 use crate::ctx::gone;
 use crate::error::{Error, Result};
@@ -19,13 +19,15 @@ pub struct ContinueAsNew<T> {
     /// `None` in a task.
     board: Option<Board>,
     input: std::result::Result<Payload, serde_json::Error>,
+    site: Site,
     is_wanted: bool,
     result: PhantomData<fn() -> T>,
 }
 
 impl<T> ContinueAsNew<T> {
+    #[track_caller]
     pub(crate) fn new(board: Option<Board>, input: std::result::Result<Payload, serde_json::Error>) -> Self {
-        Self { board, input, is_wanted: false, result: PhantomData }
+        Self { board, input, site: Site::caller(), is_wanted: false, result: PhantomData }
     }
 }
 
@@ -49,7 +51,7 @@ impl<T> Future for ContinueAsNew<T> {
         if board.is_gone() {
             return Poll::Ready(Err(gone(board, "continue_as_new")));
         }
-        let wanted = board.want_next(input, cx.waker());
+        let wanted = board.want_next((input, this.site), cx.waker());
         this.is_wanted = wanted.is_ok();
         match wanted {
             Ok(()) => Poll::Pending,

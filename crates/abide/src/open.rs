@@ -172,6 +172,13 @@ impl Builder {
         self
     }
 
+    /// Sets the most places in the code that the entries of one run name (`site_count_max`, 1,000).
+    /// An entry that comes from another place names none, which only `abide show` notices.
+    pub fn site_count_max(mut self, count: u32) -> Self {
+        self.options.bounds.site_count_max = count;
+        self
+    }
+
     /// Sets how long a terminate is left to the worker that holds an execution
     /// (`terminate_grace_ms`, 2,000). A step that blocks its thread for longer loses its execution.
     pub fn terminate_grace_ms(mut self, millis: u64) -> Self {

@@ -393,8 +393,8 @@ async fn end(lab: &Lab, abide: &Abide) -> Option<String> {
         // The table has only the gist.
         let reason = reason.strip_prefix("the code no longer matches its journal: ").unwrap_or(&reason);
         let cut = |reason, at| str::split_once(reason, at).map_or(reason, |(gist, _)| gist);
-        let reason = cut(cut(reason, " (invalid type"), " (at ");
-        return Some(format!("Blocked: {reason}"));
+        let reason = cut(cut(reason, " (invalid type"), " (recorded at ");
+        return Some(format!("Blocked: {}", without_places(reason)));
     }
     let last = read(found.execution.entry_count()).await.unwrap().unwrap().journal.remove(0);
     let Event::Completed { unused, .. } = last.entry().unwrap().event else {
@@ -407,6 +407,13 @@ async fn end(lab: &Lab, abide: &Abide) -> Option<String> {
     };
     let unused: Vec<_> = unused.iter().map(ToString::to_string).collect();
     (!unused.is_empty()).then(|| format!("{} unused", unused.join(", ")))
+}
+
+/// Returns the words without the places of operations.
+fn without_places(words: &str) -> String {
+    let mut parts = words.split(" (at ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |told, part| told + part.split_once(')').map_or("", |(_, rest)| rest))
 }
 
 /// Returns the rows of the table in the guide: the change, and its effect on a plain workflow and a

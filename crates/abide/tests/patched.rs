@@ -253,7 +253,8 @@ fn no_change_is_asked_about_inside_of_a_step_or_task() {
     world(|world| async move {
         let (_, abide) = world.worker(in_a_step::plain).await;
         let error = abide.run(in_a_step::plain, ()).await.unwrap_err().to_string();
-        assert!(error.contains(r#"patched "check" is used inside step "s""#), "{error}");
+        let is_named = error.contains(r#"patched "check" (at "#) && error.contains(file!());
+        assert!(is_named && error.contains(r#") is used inside step "s""#), "{error}");
         let error = abide.run(in_a_task, ()).await.unwrap_err().to_string();
         assert!(error.contains(r#"patched "check" needs a workflow: a task has no journal"#), "{error}");
     });

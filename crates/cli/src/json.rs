@@ -2,7 +2,7 @@
 
 use abide_core::{
     Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Origin, Outcome, Payload,
-    Remedy, Start, StepRecord, StepRemedy, Tag, Timestamp, Waiting,
+    Remedy, Start, StepRecord, StepRemedy, Summary, Tag, Timestamp, Waiting,
 };
 use serde_json::{Map, Value, json};
 
@@ -23,8 +23,13 @@ pub(crate) fn payload(payload: &Payload) -> Value {
 }
 
 /// Renders everything that an execution waits for.
-pub(crate) fn waiting(waiting: &[Waiting]) -> Value {
-    waiting.iter().map(one_wait).collect()
+pub(crate) fn waiting(summary: &Summary) -> Value {
+    let with_site = |(wait, site): (&Waiting, Option<&str>)| {
+        let mut fields = object(one_wait(wait));
+        fields.insert("site".to_owned(), site.into());
+        Value::Object(fields)
+    };
+    summary.waits().map(with_site).collect()
 }
 
 fn one_wait(waiting: &Waiting) -> Value {
@@ -101,12 +106,13 @@ pub(crate) fn message(message: &Message) -> Value {
     Value::Object(fields)
 }
 
-/// Renders one journal entry.
-pub(crate) fn entry(entry: &Entry) -> Value {
+/// Renders one journal entry, which comes from this place in the code.
+pub(crate) fn entry(entry: &Entry, site: Option<&str>) -> Value {
     let mut fields = object(json!({ "seq": entry.seq, "at": time(entry.at), "event": entry.event.word() }));
     if let Some(op) = entry.event.op() {
         fields.insert("op".to_owned(), operation(op));
     }
+    fields.insert("site".to_owned(), site.into());
     fields.extend(object(details(&entry.event)));
     Value::Object(fields)
 }

@@ -165,7 +165,7 @@ fn item(one: &Listed) -> Value {
         "wake_at": json::time_maybe(one.summary.wake_at),
         "tags": json::tags(&one.tags),
         "cursor": one.key.0,
-        "waiting": json::waiting(&one.summary.waiting),
+        "waiting": json::waiting(&one.summary),
     })));
     Value::Object(fields)
 }

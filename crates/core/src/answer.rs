@@ -77,7 +77,7 @@ mod tests {
             started(4),
             Event::ChildCancelled { op: op(4).child_result() },
         ];
-        let entry = |(event, seq)| Entry { seq, at: Timestamp::default(), event };
+        let entry = |(event, seq)| Entry::new(seq, Timestamp::default(), event);
         let journal: Vec<Entry> = events.into_iter().zip(2..).map(entry).collect();
         let awaited: Vec<u32> = awaited_children(&journal).iter().map(|(op, _)| op.nth).collect();
         assert_eq!(awaited, [3, 2]);

@@ -21,6 +21,9 @@ pub struct Bounds {
     pub inbox_count_max: usize,
     /// The most entries of one run's journal.
     pub entry_count_max: u64,
+    /// The most places in the code that the entries of one run name. An entry that comes from
+    /// another place names none.
+    pub site_count_max: u32,
     /// How long the live session that holds an execution has to apply a terminate, in milliseconds.
     /// After that another engine, or a caretaker of the same one, takes the lease and applies it.
     pub terminate_grace_ms: u64,
@@ -38,6 +41,7 @@ impl Default for Bounds {
             requires_count_max: 32,
             inbox_count_max: 100_000,
             entry_count_max: 10_000_000,
+            site_count_max: 1_000,
             terminate_grace_ms: 2_000,
             deadline_grace_ms: 10_000,
         }

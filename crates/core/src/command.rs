@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grow::growable;
 use crate::{
     ContentHash, Event, ExecutionId, Failure, Fingerprint, Foreign, InvalidName, Message, MessageId, Name,
     NameClash, Op, Outcome, Payload, RejectedSignal, Start, Status, StepRecord, Timestamp, TooLarge,
@@ -268,7 +269,7 @@ pub enum Block {
 }
 
 /// An operation that the code asks for with another input than it was recorded with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherInput {
     /// The operation.
     pub op: Op,
@@ -276,7 +277,16 @@ pub struct OtherInput {
     pub recorded: Fingerprint,
     /// The input that the code has for it.
     pub declared: Fingerprint,
+    /// Where the code asked for it when it was recorded, if that is known.
+    pub recorded_site: Option<String>,
+    /// Where the code asks for it now.
+    pub site: Option<String>,
 }
+
+growable!(OtherInput {
+    fields: op, recorded, declared;
+    gained: 1 => recorded_site, 2 => site;
+});
 
 impl Block {
     /// Returns the step whose result could not be recorded, if that is the obstacle.
@@ -319,11 +329,13 @@ impl fmt::Display for Block {
             Self::Misplaced { op, place } => write!(f, "{op} is used {place}, where nothing can be recorded"),
             Self::Limit { reason } | Self::Poison { reason } => f.write_str(reason),
             Self::OtherInput(other) => {
-                let OtherInput { op, recorded, declared } = other.as_ref();
-                write!(
-                    f,
-                    "the code no longer matches its journal: {op} was recorded with input {recorded}, the code has {declared}"
-                )
+                let OtherInput { op, recorded, declared, .. } = other.as_ref();
+                write!(f, "the code no longer matches its journal: {op} was recorded with input {recorded}")?;
+                write!(f, ", the code has {declared}")?;
+                match (&other.recorded_site, &other.site) {
+                    (Some(recorded), Some(now)) => write!(f, " (recorded at {recorded}, now at {now})"),
+                    (_, site) => f.write_str(&text::at(site.as_deref())),
+                }
             }
         }
     }

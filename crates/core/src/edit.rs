@@ -112,7 +112,7 @@ mod tests {
     /// Checks the fate of the first of these events.
     fn check(events: Vec<Event>, expected: Option<EditFate>) {
         let entries: Vec<_> =
-            (1..).zip(events).map(|(seq, event)| Entry { seq, at: Timestamp::default(), event }).collect();
+            (1..).zip(events).map(|(seq, event)| Entry::new(seq, Timestamp::default(), event)).collect();
         let mut fates = EditFates::default();
         entries.iter().for_each(|entry| fates.look_at(entry));
         assert_eq!(fates.of(&entries[0]), expected, "{entries:?}");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::grow::growable;
 use crate::{
     Block, By, ContentHash, ExecutionId, Failure, Fingerprint, MessageId, Name, Op, OpKind, Payload, Remedy,
-    Start, Timestamp,
+    SiteMark, Start, Timestamp,
 };
 
 /// One numbered entry of a run's journal.
@@ -20,12 +20,21 @@ pub struct Entry {
     pub at: Timestamp,
     /// The event.
     pub event: Event,
+    /// Where the code asked for its operation, if that is known.
+    pub site: Option<SiteMark>,
 }
 
 growable!(Entry {
     fields: seq, at, event;
-    gained: ;
+    gained: 1 => site;
 });
+
+impl Entry {
+    /// Returns an entry that comes from no place in the code.
+    pub fn new(seq: u64, at: Timestamp, event: Event) -> Self {
+        Self { seq, at, event, site: None }
+    }
+}
 
 /// An event in a journal. The order of the variants is written to disk: new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

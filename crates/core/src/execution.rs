@@ -9,8 +9,8 @@ use crate::planted::{Bug, planted};
 use crate::tree::Inherited;
 use crate::{
     Address, Block, Body, By, Command, Decision, Descent, Entry, Event, Failure, FailureKind, Kind, Message,
-    MessageId, Name, Parent, Patch, Payload, Refusal, Remedied, Remedy, Retry, Route, Start, Status,
-    StepRecord, StepRemedy, Timestamp, text,
+    MessageId, Name, Parent, Patch, Payload, Refusal, Remedied, Remedy, Retry, Route, SiteMark, Start,
+    Status, StepRecord, StepRemedy, Timestamp, text,
 };
 
 /// The state of one execution: the sum of its journal.
@@ -122,7 +122,7 @@ impl Execution {
 
     pub(crate) fn begin(address: Address, run: u32, start: Arc<Start>, now: Timestamp) -> (Self, Entry) {
         let mut execution = Self::before(address, run, &start);
-        let entry = Entry { seq: 1, at: now, event: Event::Started(start) };
+        let entry = Entry::new(1, now, Event::Started(start));
         execution.apply(&entry);
         (execution, entry)
     }
@@ -566,27 +566,5 @@ impl Execution {
             Phase::Failed => Status::Failed,
             Phase::Cancelled => Status::Cancelled,
         }
-    }
-}
-
-impl From<Event> for Decision {
-    fn from(event: Event) -> Self {
-        Self::new(event, Vec::new())
-    }
-}
-
-impl Decision {
-    fn new(event: Event, outgoing: Vec<Message>) -> Self {
-        Self { events: vec![event], outgoing, tree: None }
-    }
-
-    /// Numbers the events, folds them into `execution` and returns them as entries.
-    pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Vec<Entry>, Vec<Message>) {
-        let number = |event| {
-            let entry = Entry { seq: execution.entry_count.saturating_add(1), at: now, event };
-            execution.apply(&entry);
-            entry
-        };
-        (self.events.into_iter().map(number).collect(), self.outgoing)
     }
 }

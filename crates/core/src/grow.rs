@@ -50,7 +50,7 @@ macro_rules! growable {
 
                     fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut fields: A) -> Result<$type, A::Error> {
                         $(let $field = $crate::grow::next(&mut fields)?;)+
-                        let gained: $crate::grow::Found = $crate::grow::next(&mut fields)?;
+                        let gained: $crate::grow::Found<'_> = $crate::grow::next(&mut fields)?;
                         $(let ($gained, gained) = gained.take($tag)?;)*
                         gained.finish()?;
                         $($(let $absent = $value;)+)?
@@ -67,11 +67,11 @@ macro_rules! growable {
 pub(crate) use growable;
 
 /// The fields that a structure gained, with their tags; unset fields are not written.
-pub(crate) struct Gained<const N: usize>(pub(crate) [(u32, Option<Vec<u8>>); N]);
+pub(crate) struct Gained<const N: usize>(pub(crate) [(u32, Option<Bytes>); N]);
 
 impl<const N: usize> Serialize for Gained<N> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let set = || self.0.iter().filter_map(|(tag, bytes)| Some((tag, bytes.as_deref()?)));
+        let set = || self.0.iter().filter_map(|(tag, bytes)| Some((tag, bytes.as_ref()?.as_slice())));
         let mut list = serializer.serialize_seq(Some(set().count()))?;
         for (tag, bytes) in set() {
             list.serialize_element(&(tag, bytes))?;
@@ -80,10 +80,33 @@ impl<const N: usize> Serialize for Gained<N> {
     }
 }
 
+/// The bytes of a field that is set. Most are few, and every entry has some: those are not
+/// allocated.
+pub(crate) enum Bytes {
+    Few([u8; FEW], usize),
+    Many(Vec<u8>),
+}
+
+const FEW: usize = 16;
+
+impl Bytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Few(bytes, length) => &bytes[..*length],
+            Self::Many(bytes) => bytes,
+        }
+    }
+}
+
 /// Returns the bytes of a field that is set.
-pub(crate) fn bytes<T: Serialize>(field: &Option<T>) -> Option<Vec<u8>> {
+pub(crate) fn bytes<T: Serialize>(field: &Option<T>) -> Option<Bytes> {
     let field = field.as_ref()?;
-    Some(postcard::to_allocvec(field).expect("types of this crate always serialize"))
+    let mut few = [0; FEW];
+    if let Ok(written) = postcard::to_slice(field, &mut few) {
+        let length = written.len();
+        return Some(Bytes::Few(few, length));
+    }
+    Some(Bytes::Many(postcard::to_allocvec(field).expect("types of this crate always serialize")))
 }
 
 /// Reads the next of the original fields.
@@ -91,19 +114,26 @@ pub(crate) fn next<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(fields: &mut A) 
     fields.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &"every field"))
 }
 
-/// The gained fields, as they were found.
+/// The gained fields, as they were found. Most structures have none or one.
 #[derive(Default)]
-pub(crate) struct Found(Vec<(u32, Vec<u8>)>);
+pub(crate) struct Found<'de> {
+    first: Option<(u32, &'de [u8])>,
+    others: Vec<(u32, &'de [u8])>,
+}
 
-impl Found {
+impl Found<'_> {
     /// Takes one field, and returns it with the others.
     pub(crate) fn take<T: DeserializeOwned, E: serde::de::Error>(
         mut self,
         tag: u32,
     ) -> Result<(Option<T>, Self), E> {
-        let Some(index) = self.0.iter().position(|(found, _)| *found == tag) else { return Ok((None, self)) };
-        let (_, bytes) = self.0.swap_remove(index);
-        match postcard::take_from_bytes(&bytes) {
+        let is_it = |field: &mut (u32, &[u8])| field.0 == tag;
+        let other = |others: &mut Vec<(u32, _)>| {
+            others.iter().position(|(found, _)| *found == tag).map(|index| others.swap_remove(index))
+        };
+        let found = self.first.take_if(is_it).or_else(|| other(&mut self.others));
+        let Some((_, bytes)) = found else { return Ok((None, self)) };
+        match postcard::take_from_bytes(bytes) {
             Ok((field, [])) => Ok((Some(field), self)),
             _ => Err(E::custom("a field that cannot be read")),
         }
@@ -111,29 +141,29 @@ impl Found {
 
     /// Checks that nothing is left: it would be lost when the structure is written again.
     pub(crate) fn finish<E: serde::de::Error>(self) -> Result<(), E> {
-        match self.0.first() {
+        match self.first.iter().chain(&self.others).next() {
             None => Ok(()),
             Some((tag, _)) => Err(E::custom(format_args!("the field {tag} is not known"))),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Found {
+impl<'de> Deserialize<'de> for Found<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct List;
         impl<'de> Visitor<'de> for List {
-            type Value = Found;
+            type Value = Found<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("fields with tags")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Found, A::Error> {
-                let mut found = Vec::new();
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Found<'de>, A::Error> {
+                let (first, mut others) = (list.next_element()?, Vec::new());
                 while let Some(field) = list.next_element()? {
-                    found.push(field);
+                    others.push(field);
                 }
-                Ok(Found(found))
+                Ok(Found { first, others })
             }
         }
         deserializer.deserialize_seq(List)

@@ -27,7 +27,7 @@ pub struct Cursor {
     given_up: HashSet<u64, KeyHasher>,
     passed: u64,
     open: HashSet<u64, KeyHasher>,
-    skipped: HashMap<u64, u32, KeyHasher>,
+    skipped: HashMap<u64, Skipped, KeyHasher>,
     /// Open operations whose entry was skipped before they opened, by entry number.
     wanted: BTreeSet<(u32, u64)>,
     notes: HashMap<u64, Note, KeyHasher>,
@@ -41,6 +41,14 @@ pub struct Cursor {
 
 /// The number of skipped operations that are kept by name.
 const PASSED_OVER_COUNT_MAX: usize = 8;
+
+/// An entry that was passed before its operation opened.
+#[derive(Clone, Copy, Debug)]
+struct Skipped {
+    seq: u32,
+    /// The number of the place in the code that it comes from; 0 for none.
+    site: u32,
+}
 
 /// A result that could not be recorded.
 #[derive(Debug)]
@@ -99,7 +107,7 @@ impl Cursor {
     /// Opens an operation: the workflow waits for its outcome.
     pub fn open(&mut self, key: OpIndex) {
         self.open.insert(key.0);
-        if let Some(seq) = self.skipped.get(&key.0) {
+        if let Some(Skipped { seq, .. }) = self.skipped.get(&key.0) {
             self.wanted.insert((*seq, key.0));
         }
     }
@@ -115,7 +123,9 @@ impl Cursor {
         }
         let olds: Vec<u64> = olds.iter().map(|old| old.0).filter(|old| *old != key.0).collect();
         let outcomes = olds.iter().copied().filter(has_outcome);
-        let outcome = outcomes.max_by_key(|old| self.skipped.get(old).copied()).map(|old| (old, true));
+        let outcome = outcomes
+            .max_by_key(|old| self.skipped.get(old).map(|skipped| skipped.seq))
+            .map(|old| (old, true));
         let is_noted = |key: &u64| self.notes.contains_key(key);
         let noted = || olds.iter().copied().find(|old| is_noted(old) && !is_noted(&key.0));
         let found = outcome.or_else(|| noted().map(|old| (old, false)));
@@ -163,7 +173,7 @@ impl Cursor {
             self.given_up.insert(key.0);
         }
         self.renames.close(key.0);
-        if let Some(seq) = self.skipped.get(&key.0) {
+        if let Some(Skipped { seq, .. }) = self.skipped.get(&key.0) {
             self.wanted.remove(&(*seq, key.0));
         }
     }
@@ -245,7 +255,9 @@ impl Cursor {
             self.passed_over.push(op.clone());
         }
         // A journal is bounded far below 2^32 entries (`entry_count_max`).
-        self.skipped.insert(key, u32::try_from(entry.seq).expect("journals are bounded"));
+        let seq = u32::try_from(entry.seq).expect("journals are bounded");
+        let site = entry.site.as_ref().map_or(0, |mark| mark.number);
+        self.skipped.insert(key, Skipped { seq, site });
         Ok(false)
     }
 
@@ -283,7 +295,7 @@ impl Cursor {
         let key = op.index().0;
         self.open.remove(&key);
         self.renames.close(key);
-        if let Some(seq) = self.skipped.remove(&key) {
+        if let Some(Skipped { seq, .. }) = self.skipped.remove(&key) {
             self.wanted.remove(&(seq, key));
         }
     }
@@ -313,6 +325,11 @@ impl Cursor {
         self.skipped.contains_key(&key.0) || self.lost.iter().any(|lost| lost.op.index() == key)
     }
 
+    /// Returns the number of the place that such an outcome comes from, if its entry names one.
+    pub fn skipped_site(&self, key: OpIndex) -> Option<u32> {
+        self.skipped.get(&key.0).map(|skipped| skipped.site).filter(|number| *number > 0)
+    }
+
     /// Returns the first operations whose outcome was passed and that the code has not asked for.
     pub fn unclaimed(&self) -> Vec<Op> {
         let is_left = |op: &&Op| self.skipped.contains_key(&op.index().0);
@@ -322,7 +339,7 @@ impl Cursor {
     /// Returns the numbers of passed entries that the code never asked for, in order, at most
     /// `limit`.
     pub fn unused(&self, limit: usize) -> Vec<u64> {
-        let skipped = self.skipped.values().copied().map(u64::from);
+        let skipped = self.skipped.values().map(|skipped| u64::from(skipped.seq));
         let mut seqs: Vec<_> = skipped.chain(self.lost.iter().map(|lost| lost.seq)).collect();
         seqs.sort_unstable();
         seqs.truncate(limit);

@@ -56,7 +56,7 @@ impl Execution {
         let start = Start { start_at: None, deadline_at, parent: None, ..began.start.clone() };
         let (mut execution, first) =
             Self::begin(self.address().clone(), self.run() + 1, Arc::new(start), now);
-        let second = Entry { seq: first.seq + 1, at: now, event: Event::Retried { by } };
+        let second = Entry::new(first.seq + 1, now, Event::Retried { by });
         execution.apply(&second);
         Ok((execution, vec![first, second]))
     }

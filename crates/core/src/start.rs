@@ -268,7 +268,7 @@ mod tests {
             (vec![started(1, "a"), ended(1)], Some((1, 1))),
         ];
         for (events, told) in rows {
-            let entry = |(event, seq)| Entry { seq, at: Timestamp::default(), event };
+            let entry = |(event, seq)| Entry::new(seq, Timestamp::default(), event);
             let journal: Vec<Entry> = events.into_iter().zip(1..).map(entry).collect();
             let expected = told.map(|(nth, entry)| Parent::new(id("boss"), 3, op(nth).child_result(), entry));
             assert_eq!(Parent::told_by((id("boss"), 3), &journal, &id("a")), expected, "{journal:?}");

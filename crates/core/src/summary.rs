@@ -1,6 +1,7 @@
 //! The visible state of an execution without its journal.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -230,16 +231,24 @@ pub struct Summary {
     /// Set if the code began an operation anew while the journal has one of the same kind that the
     /// code has not asked for.
     pub unclaimed: Option<Unclaimed>,
+    /// For each of `waiting`, in its order, where the code asked for it.
+    pub sites: Option<Vec<Option<Arc<str>>>>,
 }
 
 growable!(Summary {
     fields: status, listens, wake_at, care_at, waiting;
-    gained: 1 => cared_epoch, 2 => suspicion, 3 => unclaimed;
+    gained: 1 => cared_epoch, 2 => suspicion, 3 => unclaimed, 4 => sites;
 });
 
 impl Summary {
     /// The most waits that a summary has.
     pub const WAITING_COUNT_MAX: usize = 8;
+
+    /// Returns the waits, each with the place where the code asked for it, if that is known.
+    pub fn waits(&self) -> impl Iterator<Item = (&Waiting, Option<&str>)> {
+        let sites = self.sites.iter().flatten().map(Option::as_deref);
+        self.waiting.iter().zip(sites.chain(std::iter::repeat(None)))
+    }
 
     /// Returns its status at `now`. An execution that slept until then is ready, or runs: no entry
     /// records that the next attempt of a step begins.
@@ -292,6 +301,7 @@ impl Execution {
             cared_epoch: None,
             suspicion: None,
             unclaimed: None,
+            sites: None,
         }
     }
 
@@ -308,6 +318,7 @@ impl Execution {
             cared_epoch: None,
             suspicion: None,
             unclaimed: None,
+            sites: None,
         }
     }
 

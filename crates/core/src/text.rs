@@ -22,6 +22,11 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escaped).collect())
 }
 
+/// Returns the words behind an operation that say where the code asks for it, or nothing.
+pub fn at(site: Option<&str>) -> String {
+    site.map(|site| format!(" (at {site})")).unwrap_or_default()
+}
+
 /// Returns text in quotes, with every invisible character escaped.
 pub fn quoted(text: &str) -> String {
     let quoted = format!("{text:?}");

@@ -8,8 +8,8 @@ use abide_core::{
     Ability, Address, Block, Body, By, Command, ContentHash, Descent, Details, Entry, Epoch, Event,
     Execution, ExecutionId, Failure, FailureKind, Fingerprint, Foreign, Happening, Kind, Message, MessageId,
     Name, NameClash, Namespace, Op, OpKind, Origin, OtherInput, Outcome, Parent, Payload, RejectedSignal,
-    Remedied, Remedy, Retry, Route, Stand, Start, StepRecord, StepRemedy, Summary, Suspicion, Tag, Timestamp,
-    Unrecordable, Waiting, codec,
+    Remedied, Remedy, Retry, Route, SiteMark, Stand, Start, StepRecord, StepRemedy, Summary, Suspicion, Tag,
+    Timestamp, Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -135,6 +135,8 @@ fn events() -> Vec<Event> {
                 op: op(OpKind::Child),
                 recorded: fingerprint("7"),
                 declared: fingerprint("8"),
+                recorded_site: Some(text("src/a.rs:7")),
+                site: None,
             })),
             build: None,
         },
@@ -219,7 +221,7 @@ fn executions() -> Vec<Execution> {
     };
     let mut expiring = fresh.clone();
     let until = Timestamp::from_millis(9);
-    expiring.apply(&Entry { seq: 2, at: until, event: Event::DeadlinePassed { until } });
+    expiring.apply(&Entry::new(2, until, Event::DeadlinePassed { until }));
     vec![
         fresh.clone(),
         after(Command::Pause { by: by(), reason: "lunch".to_owned() }),
@@ -274,23 +276,31 @@ fn check<T: DeserializeOwned + PartialEq + Debug>(lines: &mut std::str::Lines<'_
     assert_eq!(&read::<T>(lines, what), value);
 }
 
-fn summaries() -> [Summary; 3] {
+fn summaries() -> [Summary; 4] {
     let summary = executions()[0].summary(&waits());
     let died_at = vec![Timestamp::from_millis(5)];
     let suspicion = Some(Suspicion { died_at, stand: Stand::Alone { takeover_count: 3 } });
     [
         summary.clone(),
         Summary { cared_epoch: Some(Epoch(3)), ..summary.clone() },
-        Summary { suspicion, ..summary },
+        Summary { suspicion, ..summary.clone() },
+        Summary { sites: Some(vec![None, Some("src/a.rs:7".into())]), ..summary },
     ]
 }
 
 fn entry(event: Event) -> Entry {
-    Entry { seq: 129, at: Timestamp::from_millis(1_750_000_000_000), event }
+    Entry::new(129, Timestamp::from_millis(1_750_000_000_000), event)
 }
 
 fn message(body: Body) -> Message {
     Message::new(MessageId::new("m-1"), address(), by(), body).arrived(Timestamp::from_millis(7))
+}
+
+/// Returns entries that come from a place in the code: the first of their run, and a later one.
+fn sited() -> [Entry; 2] {
+    let mark = |text: Option<&str>| Some(SiteMark { number: 3, text: text.map(Into::into) });
+    let timer = entry(Event::TimerFired { op: op(OpKind::Timer) });
+    [Entry { site: mark(Some("src/a.rs:7")), ..timer.clone() }, Entry { site: mark(None), ..timer }]
 }
 
 /// Returns the first entry of an execution that was damaged and discarded.
@@ -312,6 +322,7 @@ fn what_is_written_is_the_golden_format() {
     bodies().into_iter().for_each(|body| line(&mut table, body.word(), &message(body.clone())));
     line(&mut table, "order", &order());
     line(&mut table, "discarded", &discarded());
+    sited().iter().for_each(|entry| line(&mut table, "sited", entry));
     executions().iter().for_each(|execution| line(&mut table, "execution", execution));
     line(&mut table, "waiting", &waits());
     summaries().iter().for_each(|summary| line(&mut table, "summary", summary));
@@ -327,6 +338,7 @@ fn what_was_written_in_format_1_can_be_read() {
     bodies().into_iter().for_each(|body| check(&mut lines, body.word(), &message(body.clone())));
     check(&mut lines, "order", &order());
     check(&mut lines, "discarded", &discarded());
+    sited().iter().for_each(|entry| check(&mut lines, "sited", entry));
     for execution in executions() {
         // The address belongs to the row, not to the record.
         assert_eq!(read::<Execution>(&mut lines, "execution").at(address()), execution);
@@ -414,7 +426,7 @@ fn a_newer_format_is_refused_by_number() {
 fn what_an_entry_means_is_seen_without_reading_all_of_it() {
     for event in events() {
         let at = Timestamp::from_millis(1_700_000_000_123);
-        let entry = Entry { seq: 300, at, event };
+        let entry = Entry::new(300, at, event);
         let bytes = codec::encode(&entry);
         let expected = Happening::of(&entry.event).map(|happening| (at, happening));
         assert_eq!(Entry::happening_of(&bytes), expected, "{}", entry.event.word());

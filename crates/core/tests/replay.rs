@@ -11,15 +11,14 @@ fn op(name: &str) -> Op {
 }
 
 fn recorded(names: &[&str]) -> Vec<Entry> {
-    let number = |(index, name): (usize, &&str)| Entry {
-        seq: index as u64 + 1,
-        at: Timestamp::from_millis(index as i64),
-        event: Event::StepRecorded(StepRecord {
+    let number = |(index, name): (usize, &&str)| {
+        let event = Event::StepRecorded(StepRecord {
             op: op(name),
             outcome: Outcome::Success(Payload::from("1")),
             attempt: 1,
             input: None,
-        }),
+        });
+        Entry::new(index as u64 + 1, Timestamp::from_millis(index as i64), event)
     };
     names.iter().enumerate().map(number).collect()
 }
@@ -164,7 +163,7 @@ fn notes_tell_what_is_recorded_of_an_operation_without_an_outcome() {
         first_at: Timestamp::from_millis(2),
     };
     let mut cursor = Cursor::new(false);
-    assert_eq!(cursor.offer(&Entry { seq: 1, at: Timestamp::default(), event }), Ok(false));
+    assert_eq!(cursor.offer(&Entry::new(1, Timestamp::default(), event)), Ok(false));
     let note = cursor.take_note(op("a").index());
     assert_eq!(
         (note.attempt_count, note.failure, note.due_at),
@@ -175,7 +174,7 @@ fn notes_tell_what_is_recorded_of_an_operation_without_an_outcome() {
 
 /// Numbers the events as the entries of a journal.
 fn journal(events: Vec<Event>) -> Vec<Entry> {
-    let number = |(event, seq)| Entry { seq, at: Timestamp::default(), event };
+    let number = |(event, seq)| Entry::new(seq, Timestamp::default(), event);
     events.into_iter().zip(1..).map(number).collect()
 }
 

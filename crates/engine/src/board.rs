@@ -78,6 +78,7 @@ pub(crate) struct BoardState {
 /// The wish for a next run, and the waker of the future that waits for it.
 struct Next {
     input: Payload,
+    site: Site,
     waker: Waker,
 }
 
@@ -87,9 +88,9 @@ impl BoardState {
         self.uses.has(op.kind, &op.name)
     }
 
-    /// Returns the input of the next run, if the code wants one.
-    pub(crate) fn next_input(&self) -> Option<Payload> {
-        self.next.as_ref().map(|next| next.input.clone())
+    /// Returns the input of the next run and where the code asks for it, if it wants one.
+    pub(crate) fn next_input(&self) -> Option<(Payload, Site)> {
+        self.next.as_ref().map(|next| (next.input.clone(), next.site))
     }
 
     /// Whether the code wants a next run.
@@ -297,14 +298,14 @@ impl Board {
     /// Asks for the run to end and the next one to begin with `input`. Returns an error if the code
     /// is to wind down. Otherwise the caller stays pending, and is woken if an interrupt comes
     /// before the run has ended.
-    pub fn want_next(&self, input: &Payload, waker: &Waker) -> Result<(), Interrupt> {
+    pub fn want_next(&self, (input, site): (&Payload, Site), waker: &Waker) -> Result<(), Interrupt> {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced() {
-            self.misplace(&mut state, "continue_as_new".to_owned(), place);
+            self.misplace(&mut state, format!("continue_as_new (at {site})"), place);
         } else if let Some(interrupt) = state.interrupt {
             return Err(interrupt);
         } else {
-            state.next = Some(Box::new(Next { input: input.clone(), waker: waker.clone() }));
+            state.next = Some(Box::new(Next { input: input.clone(), site, waker: waker.clone() }));
         }
         Ok(())
     }

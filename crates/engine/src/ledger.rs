@@ -8,7 +8,7 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Body, Bounds, Command, Entry, Epoch, Execution, Lease, Message, MessageId, Name, Payload, Proof,
-    Refusal, Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Version, codec,
+    Refusal, SiteMark, Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Version, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
@@ -149,11 +149,20 @@ impl Ledger {
 
     /// Decides a command and takes down its entries. They are not durable yet.
     pub(crate) fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
+        self.decide_from(None, command)
+    }
+
+    /// Does the same for a command that comes from this place in the code.
+    pub(crate) fn decide_from(
+        &mut self,
+        site: Option<SiteMark>,
+        command: Command,
+    ) -> Result<Vec<Entry>, Refusal> {
         let now = self.runtime.now();
         let command = command.found_by(&self.build).bounded(&self.bounds);
         let mut decision = self.execution.decide(command, now)?;
         self.tree_orders.extend(decision.tree.take());
-        let (entries, outgoing) = decision.record(&mut self.execution, now);
+        let (entries, outgoing) = decision.record_from(site, &mut self.execution, now);
         self.has_work |= entries.iter().any(|entry| entry.event.is_work());
         self.records.extend(entries.iter().map(Record::of));
         self.news.extend(entries.iter().filter_map(|entry| News::of(&entry.event)));

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Block, Command, Entry, Epoch, Event, Execution, ExecutionId, FailedAttempt, Message, MessageId,
-    Op, Payload, Refusal, Start, Summary, Timestamp, Unclaimed, Waiting, Witness, care,
+    Op, Payload, Refusal, SiteMark, Start, Summary, Timestamp, Unclaimed, Waiting, Witness, care,
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
@@ -24,6 +24,9 @@ use crate::presence::Presence;
 use crate::runtime::BoxFuture;
 use crate::tree::{self, TOLD_COUNT_MAX};
 
+/// For each wait of a summary, where the code asked for it.
+pub(crate) type WaitSites = Option<Vec<Option<Arc<str>>>>;
+
 /// An execution in memory, as its [driver](crate::Driver) sees it.
 pub struct Seat {
     pub(crate) engine: Arc<Inner>,
@@ -36,6 +39,8 @@ pub struct Seat {
     /// The value in its [summary](Summary::cared_epoch): set if a caretaker sits here, and is the
     /// first.
     cared_epoch: Option<Epoch>,
+    /// The value in its [summary](Summary::sites), for the next commit.
+    sites: WaitSites,
     /// The value in its [summary](Summary::unclaimed).
     unclaimed: Option<Box<Unclaimed>>,
     /// The end that follows when the final commit, which was sent, is durable.
@@ -105,6 +110,7 @@ impl Seat {
                 order,
                 is_first,
                 cared_epoch: None,
+                sites: None,
                 unclaimed: None,
                 closing: None,
                 presence,
@@ -383,6 +389,15 @@ impl Seat {
         self.ledger.decide(command)
     }
 
+    /// Does the same for a command that comes from this place in the code.
+    pub(crate) fn decide_from(
+        &mut self,
+        site: Option<SiteMark>,
+        command: Command,
+    ) -> Result<Vec<Entry>, Refusal> {
+        self.ledger.decide_from(site, command)
+    }
+
     /// Sends a message with the next commit.
     pub fn emit(&mut self, message: Message) {
         self.ledger.emit(message);
@@ -463,6 +478,11 @@ impl Seat {
         self.unclaimed = unclaimed.map(Box::new);
     }
 
+    /// Sets, for the waits of the next commit, where the code asked for each of them.
+    pub(crate) fn set_sites(&mut self, sites: WaitSites) {
+        self.sites = sites;
+    }
+
     /// Whether there are orders for children.
     pub(crate) fn has_tree_orders(&self) -> bool {
         !self.ledger.tree_orders.is_empty()
@@ -489,9 +509,10 @@ impl Seat {
             let namespace = self.execution().address().namespace.clone();
             self.ledger.emit(tree::delegated(namespace, &order));
         }
+        let sites = self.sites.take();
         let summary = if self.may_run() {
             let wake_at = [leave.wake_at, self.expires_at()].into_iter().flatten().min();
-            Summary { wake_at, ..self.execution().summary(leave.waiting) }
+            Summary { wake_at, sites, ..self.execution().summary(leave.waiting) }
         } else {
             self.execution().summary_at_rest()
         };
@@ -515,7 +536,8 @@ impl Seat {
 
     /// Sends a user's transaction, which returns the one record of its commit.
     pub(crate) fn transact(&mut self, waiting: &[Waiting], transaction: Transaction) {
-        let summary = self.execution().summary(waiting);
+        let sites = self.sites.take();
+        let summary = Summary { sites, ..self.execution().summary(waiting) };
         let alone = self.engine.is_alone();
         self.ledger.transact(Terms { summary, hold: Hold::Keep, born_slots: 0, alone }, transaction);
     }

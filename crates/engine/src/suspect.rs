@@ -171,6 +171,7 @@ mod tests {
             cared_epoch: None,
             suspicion: Some(Suspicion { died_at, stand }),
             unclaimed: None,
+            sites: None,
         };
         let (record, verdict) = judge(summary, 7, at(now), &options);
         (record.suspicion.died_at.len(), record.suspicion.stand, verdict)

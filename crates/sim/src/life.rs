@@ -244,6 +244,7 @@ fn builder(spec: Option<WorkerSpec>, machine: u32, probe: Probe) -> (abide::Buil
     called!(calls, builder = Builder::payload_bytes_max(4 << 20));
     called!(calls, builder = Builder::failure_bytes_max(64 << 10));
     called!(calls, builder = Builder::entry_count_max(10_000_000));
+    called!(calls, builder = Builder::site_count_max(2));
     called!(calls, builder = Builder::terminate_grace_ms(2_000));
     called!(calls, builder = Builder::suspect_takeover_count(SUSPECT_TAKEOVER_COUNT));
     called!(calls, builder = Builder::suspect_death_count_max(5));

@@ -75,7 +75,7 @@ fn journal_row(bytes: &[u8]) -> Verdict {
 }
 
 fn journal_row_seeds() -> Vec<Vec<u8>> {
-    let entry = |seq, event| Record::of(&Entry { seq, at: NOW.0, event });
+    let entry = |seq, event| Record::of(&Entry::new(seq, NOW.0, event));
     let records = [
         entry(1, Event::Started(start().into())),
         entry(2, Event::ContinuedAsNew { input: Payload::from("2") }),

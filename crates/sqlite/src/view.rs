@@ -522,6 +522,7 @@ fn damaged() -> Summary {
         cared_epoch: None,
         suspicion: None,
         unclaimed: None,
+        sites: None,
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod page;
 
-use abide_core::{Address, Entry, Event, Execution, ExecutionId, Name, Op, Parent, Refusal, Status, text};
+use abide_core::{
+    Address, Entry, Event, Execution, ExecutionId, Name, Op, Parent, Refusal, Sites, Status, text,
+};
 use abide_store::{Error, InboxRead, Read, Record, Snapshot, Store, Target, WorkerRow};
 use serde_json::{Value, json};
 
@@ -14,6 +16,9 @@ use crate::{clock, connect, json, output};
 
 /// The most pages of unread messages that are shown after the first.
 const INBOX_PAGE_COUNT_MAX: usize = 3;
+/// The most pages before the shown entries that are searched for the places which these only name
+/// by number.
+const SITE_PAGE_COUNT_MAX: usize = 100;
 /// The most unread messages that are shown of an inbox that cannot be read by pages.
 const MESSAGE_COUNT_MAX: usize = 1_000;
 
@@ -21,6 +26,8 @@ const MESSAGE_COUNT_MAX: usize = 1_000;
 struct Picture {
     snapshot: Snapshot,
     journal: Vec<Entry>,
+    /// The places in the code that the entries name.
+    sites: Sites,
     /// The worker that holds the execution.
     holder: Option<WorkerRow>,
     children: Vec<Child>,
@@ -153,6 +160,7 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
     // One entry more than is shown reveals whether there are more.
     let next = journal.get(args.limit).filter(|_| args.limit > 0).map(|entry| entry.seq);
     journal.truncate(args.limit);
+    let sites = sites(store, (&snapshot, run), &journal).await?;
     let session = snapshot.lease.session;
     let mut workers = why::workers(store, &address, session, clock::now()).await?.into_iter();
     let holder = workers.find(|row| Some(row.session) == session);
@@ -162,7 +170,7 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
         false => unused_at_the_end(&journal),
     };
     let (_, why) = why::explain(store, &address, clock::now()).await?;
-    Ok(Picture { snapshot, journal, holder, children, unused, why, run, next, damage })
+    Ok(Picture { snapshot, journal, sites, holder, children, unused, why, run, next, damage })
 }
 
 /// Reads an execution without its inbox, because one of its messages may be unreadable.
@@ -238,6 +246,34 @@ async fn journal(
     Ok(entries)
 }
 
+/// Returns the places that the shown entries name. The text of a place stands only in the first
+/// entry that comes from it, which may be before the shown ones.
+async fn sites(
+    store: &dyn Store,
+    (snapshot, run): (&Snapshot, u32),
+    journal: &[Entry],
+) -> Result<Sites, CommandError> {
+    const ENTRY_COUNT: usize = 1_000;
+    let mut sites = Sites::default();
+    journal.iter().for_each(|entry| sites.learn(entry));
+    let (mut from, end) = (1, journal.first().map_or(1, |entry| entry.seq));
+    for _ in 0..SITE_PAGE_COUNT_MAX {
+        let is_whole = journal.iter().all(|entry| entry.site.is_none() || sites.of(entry).is_some());
+        if is_whole || from >= end {
+            break;
+        }
+        let page = match page(store, (snapshot, run), (from, ENTRY_COUNT)).await {
+            // The entries are shown without their places.
+            Err(error) if error.is_of_one() => break,
+            page => page?,
+        };
+        let Some(last) = page.last() else { break };
+        from = last.seq + 1;
+        page.iter().for_each(|entry| sites.learn(entry));
+    }
+    Ok(sites)
+}
+
 async fn page(
     store: &dyn Store,
     (snapshot, run): (&Snapshot, u32),
@@ -303,6 +339,7 @@ fn unused_at_the_end(journal: &[Entry]) -> Vec<Op> {
 fn document(picture: &Picture) -> Value {
     let snapshot = &picture.snapshot;
     let route = snapshot.execution.route();
+    let entry = |entry: &Entry| json::entry(entry, picture.sites.of(entry));
     let mut fields = json::object(json::address(snapshot.execution.address()));
     fields.extend(json::object(json!({
         "kind": route.kind.word(),
@@ -316,7 +353,7 @@ fn document(picture: &Picture) -> Value {
         "ready_at": json::time_maybe(snapshot.ready_at),
         "wake_at": json::time_maybe(snapshot.summary.wake_at),
         "deadline_at": json::time_maybe(snapshot.execution.deadline_at()),
-        "waiting": json::waiting(&snapshot.summary.waiting),
+        "waiting": json::waiting(&snapshot.summary),
         "lane": route.lane.as_str(),
         "requires": route.requires.iter().map(Name::as_str).collect::<Vec<_>>(),
         "priority": snapshot.execution.priority(),
@@ -329,8 +366,8 @@ fn document(picture: &Picture) -> Value {
         "entry_count": snapshot.execution.entry_count(),
         "unused": picture.unused.iter().map(json::operation).collect::<Value>(),
         "unclaimed": snapshot.summary.unclaimed.as_ref().map(ToString::to_string),
-        "journal": picture.journal.iter().map(json::entry).collect::<Value>(),
-        "failed_attempts": failed_attempts(&picture.journal).map(json::entry).collect::<Value>(),
+        "journal": picture.journal.iter().map(entry).collect::<Value>(),
+        "failed_attempts": failed_attempts(&picture.journal).map(entry).collect::<Value>(),
         "children": picture.children.iter().map(child).collect::<Value>(),
         "inbox": snapshot.inbox.messages.iter().map(json::message).collect::<Value>(),
     })));
@@ -390,7 +427,7 @@ mod tests {
             child: ExecutionId::new("child").unwrap(),
             input: abide_core::Fingerprint::of(&Payload::from("1")),
         };
-        let entry = Entry { seq: 2, at: Timestamp::default(), event };
+        let entry = Entry::new(2, Timestamp::default(), event);
         let store = MemoryStore::new(Arc::new(Zero), Bounds::default());
         let store = FaultyStore::scripted(store, vec![fault]);
         let children = connect::block_on(children(&*store, (&parent, 1), &[entry]))?;

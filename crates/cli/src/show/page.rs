@@ -24,7 +24,7 @@ pub(super) fn of(picture: &Picture, now: Timestamp) -> String {
 
 /// Appends a table under a title, if it has rows.
 fn section(page: &mut String, title: &str, table: Option<Table>) {
-    let fit = Fit { width: terminal_width(), cut: &["DETAIL", "ERROR", "NAME"], left_out: &["TIME"] };
+    let fit = Fit { width: terminal_width(), cut: &["DETAIL", "ERROR", "NAME"], left_out: &["TIME", "SITE"] };
     if let Some(table) = table.map(|table| table.fitting(fit)) {
         let _ = write!(page, "\n{title}\n{table}");
     }
@@ -99,7 +99,7 @@ fn journal(picture: &Picture) -> Option<Table> {
     if picture.journal.is_empty() {
         return None;
     }
-    let mut table = Table::new(["#", "TIME", "EVENT", "NAME", "DETAIL"]);
+    let mut table = Table::new(["#", "TIME", "EVENT", "NAME", "DETAIL", "SITE"]);
     for entry in &picture.journal {
         let name = match &entry.event {
             Event::Started(start) => start.name.to_string(),
@@ -107,7 +107,8 @@ fn journal(picture: &Picture) -> Option<Table> {
         };
         let detail = text::excerpt(&detail(&entry.event), DETAIL_CHARS);
         let (seq, at, word) = (entry.seq.to_string(), entry.at.to_string(), entry.event.word().to_owned());
-        table.push(vec![seq, at, word, name, detail]);
+        let site = picture.sites.of(entry).unwrap_or_default().to_owned();
+        table.push(vec![seq, at, word, name, detail, site]);
     }
     Some(table)
 }
@@ -125,7 +126,7 @@ fn detail(event: &Event) -> String {
         Event::Started(start) => format!("input {}", start.input.excerpt()),
         Event::StepRecorded(StepRecord { outcome, attempt, .. }) => with_attempt(outcome, *attempt),
         Event::AttemptFailed { attempt, failure, retry_at, .. } => {
-            format!("attempt {attempt}: {failure}{}; again at {retry_at}", site(failure))
+            format!("attempt {attempt}: {failure}; again at {retry_at}")
         }
         Event::TimerSet { due_at, .. } => format!("due at {due_at}"),
         Event::DeadlinePassed { until } => format!("its code may wind down until {until}"),

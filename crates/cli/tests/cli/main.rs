@@ -4,5 +4,6 @@ mod beside_a_worker;
 mod binary;
 mod common;
 mod scripts;
+mod sites;
 mod store;
 mod torture;

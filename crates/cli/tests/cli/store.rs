@@ -254,11 +254,11 @@ async fn why_is_one_sentence_for_everything() {
         (
             "nap-1",
             r#"workflow "nap-1" is sleeping until "#,
-            "(in 29 d 23 h), and no live worker can run it then: there is none.",
+            "(in 29 d 23 h) at crates/cli/tests/cli/store.rs:38, and no live worker can run it then: there is none.",
         ),
         (
             "family-1",
-            r#"workflow "family-1" is waiting for child "child", which is waiting for signal "approval" since "#,
+            r#"workflow "family-1" is waiting for child "child" (at crates/cli/tests/cli/store.rs:43), which is waiting for signal "approval" (at crates/cli/tests/cli/store.rs:27) since "#,
             "ago).",
         ),
     ];
@@ -621,7 +621,7 @@ async fn why_and_show_of_a_parent_name_its_damaged_child() {
     let damage = "UPDATE abide_executions SET state = x'00' WHERE id = 'child'";
     abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
     let why = place.abide(&["why", "family-1", "-o", "json"]).ok().json();
-    let said = r#"workflow "family-1" is waiting for child "child", which is damaged: the state of execution "child""#;
+    let said = r#"workflow "family-1" is waiting for child "child" (at crates/cli/tests/cli/store.rs:43), which is damaged: the state of execution "child""#;
     assert_eq!(why["status"], "waiting");
     assert!(why["why"].as_str().unwrap().starts_with(said), "{why}");
     let shown = place.abide(&["show", "family-1", "-o", "json"]).ok().json();

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Execution, Name, Patch};
 
-use super::{Board, BoardState, Shared};
+use super::{Board, BoardState, Shared, Site};
 
 /// The changes that the code has asked about.
 #[derive(Default)]
 pub(super) struct Patches {
     known: BTreeMap<Name, bool>,
     /// Answers that are not recorded yet.
-    new: Vec<Patch>,
+    new: Vec<(Patch, Site)>,
     /// Whether the journal goes further than the code has come so far.
     is_behind: bool,
 }
@@ -30,10 +30,10 @@ impl Board {
     ///
     /// A run that was past this place before the change does not take it. The journal shows that:
     /// it goes further than the code has come so far.
-    pub fn patched(&self, change: &Name) -> bool {
+    pub fn patched(&self, change: &Name, site: Site) -> bool {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced() {
-            self.misplace(&mut state, format!("patched {change:?}"), place);
+            self.misplace(&mut state, format!("patched {change:?} (at {site})"), place);
             return false;
         }
         let BoardState { patches, block, .. } = &mut *state;
@@ -48,7 +48,7 @@ impl Board {
         }
         let is_taken = !patches.is_behind || planted(Bug::PatchedFlips);
         patches.known.insert(change.clone(), is_taken);
-        patches.new.push(Patch { change: change.clone(), is_taken });
+        patches.new.push((Patch { change: change.clone(), is_taken }, site));
         is_taken
     }
 }
@@ -60,8 +60,8 @@ impl Shared {
         self.lock().patches.is_behind = is_behind;
     }
 
-    /// Takes the answers that are to be recorded.
-    pub(crate) fn take_patches(&self) -> Vec<Patch> {
+    /// Takes the answers that are to be recorded, each with the place of its question.
+    pub(crate) fn take_patches(&self) -> Vec<(Patch, Site)> {
         std::mem::take(&mut self.lock().patches.new)
     }
 }

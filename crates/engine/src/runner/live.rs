@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::*;
-use crate::board::{Inside, Site, StepOptions, UserTransaction, timed_out};
-use abide_core::{FailedAttempt, Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
+use crate::board::{Inside, StepOptions, UserTransaction, timed_out};
+use abide_core::{
+    FailedAttempt, Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec, text,
+};
 use abide_store::{Record, Transacted, Transaction};
 
 /// The maximum number of operations kept in mind because they may have been renamed.
@@ -80,10 +82,10 @@ impl Runner {
     /// waits with everything else.
     pub(super) fn give_up(&mut self) -> bool {
         let given_up = self.run.stage.active_mut().and_then(|active| active.given_up.pop());
-        let Some((op, child)) = given_up else { return false };
+        let Some((op, child, site)) = given_up else { return false };
         let key = op.index();
         if self.run.children.contains_key(&key) && !self.run.cursor.take_note(key).cancelled {
-            let _ = self.decide(Command::CancelChild { op, child });
+            let _ = self.decide_from(Some(site), Command::CancelChild { op, child });
             self.drop_answer(key);
         }
         true
@@ -110,9 +112,9 @@ impl Runner {
         let Some(active) = self.run.stage.active() else { return false };
         let patches = active.board.0.take_patches();
         let has_new = !patches.is_empty();
-        for patch in patches {
+        for (patch, site) in patches {
             // A refusal means that the run has ended.
-            let _ = self.decide(patch.record());
+            let _ = self.decide_from(Some(site), patch.record());
         }
         has_new
     }
@@ -120,7 +122,7 @@ impl Runner {
     /// Records the outcome of one attempt that has ended.
     pub(super) fn record_finished(&mut self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
-        let (op, attempt, outcome, options, first_at) = {
+        let (op, site, outcome, options, (attempt, first_at)) = {
             let mut guard = active.board.0.lock();
             let state = &mut *guard;
             let Some(id) = state.finished.pop_front() else { return false };
@@ -134,7 +136,7 @@ impl Runner {
             let first_at = slot.first_at.unwrap_or_else(|| self.seat.now());
             let (op, site) = (slot.op.clone(), slot.site);
             let outcome = outcome.located(|| site.place(self.code.name(), &op, Some(attempt)));
-            (op, attempt, outcome, options.clone(), first_at)
+            (op, Some(site), outcome, options.clone(), (attempt, first_at))
         };
         let outcome = self.checked(&op, outcome);
         let failed = self.seat.failed_attempt(&op, attempt, first_at);
@@ -142,7 +144,8 @@ impl Runner {
         if let Some(retry_at) = retry_at {
             let Outcome::Failure(failure) = outcome else { unreachable!("only failures are retried") };
             let key = op.index();
-            if self.decide(Command::FailAttempt { op, attempt, failure, retry_at, first_at }).is_ok()
+            let command = Command::FailAttempt { op, attempt, failure, retry_at, first_at };
+            if self.decide_from(site, command).is_ok()
                 && let Some(active) = self.run.stage.active_mut()
             {
                 let id = active.slots.get(&key).copied();
@@ -150,8 +153,8 @@ impl Runner {
             }
             return true;
         }
-        let record = StepRecord { op: op.clone(), outcome, attempt, input: options.input };
-        if let Ok(entries) = self.decide(Command::RecordStep(record)) {
+        let record = StepRecord { op, outcome, attempt, input: options.input };
+        if let Ok(entries) = self.decide_from(site, Command::RecordStep(record)) {
             self.run.undelivered.extend(entries);
         }
         true
@@ -206,9 +209,11 @@ impl Runner {
     fn settle_slot(&mut self, id: u64) -> bool {
         let Some(op) = self.open_op(id) else { return true };
         if let Some(recorded) = self.other_kind(id, &op) {
-            let site = self.run.stage.active().and_then(|active| active.site(&op));
+            let site = self.site_of(id);
             let found = site.map_or_else(|| op.to_string(), |site| format!("{op} (at {site})"));
-            return self.block(Block::Mismatch { expected: recorded.to_string(), found });
+            let number = self.run.cursor.skipped_site(recorded.index());
+            let expected = format!("{recorded}{}", text::at(self.run.sites.text(number)));
+            return self.block(Block::Mismatch { expected, found });
         }
         if let Some(reason) = self.run.cursor.obstacle() {
             return self.block(reason);
@@ -221,7 +226,7 @@ impl Runner {
             Some(Wanted::Closure) => self.settle_closure(id, &note),
             Some(Wanted::Timer(after)) => self.settle_timer(id, op, note.due_at, after),
             Some(Wanted::Signal(timeout)) => self.settle_signal(id, op, note.due_at, timeout),
-            Some(Wanted::Child(start, child)) => self.settle_child(op, start, child),
+            Some(Wanted::Child(start, child)) => self.settle_child(id, op, (start, child)),
             Some(Wanted::Result) if note.cancelled && !planted(Bug::GivenUpAwaited) => {
                 self.settle_given_up(op);
             }
@@ -240,7 +245,8 @@ impl Runner {
             self.run.given_up.known.get(&op.index()).map(|child| format!(" {child:?}")).unwrap_or_default();
         let message = format!("child{child} was given up before this code waited for it");
         let outcome = Outcome::Failure(Failure::new(FailureKind::Cancelled, message));
-        if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
+        let site = self.site(&op);
+        if let Ok(entries) = self.decide_from(site, Command::FinishChild { op, outcome }) {
             self.deliver_all(&entries);
         }
     }
@@ -302,10 +308,11 @@ impl Runner {
             Due::After(duration) => self.seat.now().after(duration),
             Due::At(at) => at,
         });
-        if recorded.is_none()
-            && (self.is_over_length() || self.decide(Command::SetTimer { op, due_at }).is_err())
-        {
-            return;
+        if recorded.is_none() {
+            let site = self.site_of(id);
+            if self.is_over_length() || self.decide_from(site, Command::SetTimer { op, due_at }).is_err() {
+                return;
+            }
         }
         let counts_from_now = recorded.is_none() && matches!(due, Due::After(_));
         let known = if counts_from_now { self.seat.last_number() } else { 0 };
@@ -323,7 +330,13 @@ impl Runner {
         }
     }
 
-    fn settle_child(&mut self, op: Op, start: Box<abide_core::Start>, child: Option<ExecutionId>) {
+    fn settle_child(
+        &mut self,
+        id: u64,
+        op: Op,
+        (start, child): (Box<abide_core::Start>, Option<ExecutionId>),
+    ) {
+        let site = self.site_of(id);
         let execution = self.seat.execution();
         let (address, run, entry) = (execution.address(), execution.run(), execution.entry_count() + 1);
         let child = child.unwrap_or_else(|| child_id(&address.id, run, &op));
@@ -332,7 +345,7 @@ impl Runner {
         if self.is_over_length() {
             return;
         }
-        if let Ok(entries) = self.decide(Command::StartChild { op, child, start }) {
+        if let Ok(entries) = self.decide_from(site, Command::StartChild { op, child, start }) {
             self.deliver_all(&entries);
         }
     }
@@ -398,7 +411,7 @@ impl Runner {
     fn transact(&mut self, op: Op, site: Site, transaction: UserTransaction) {
         let (before, now) = (self.seat.execution().clone(), self.seat.now());
         let (bounds, code) = (self.seat.engine.options.bounds.clone(), self.code.clone());
-        let key = op.index();
+        let (key, mark) = (op.index(), self.mark(site));
         let Some(board) = self.run.stage.active().map(|active| active.board.clone()) else { return };
         self.run.stage.transact(key);
         let run = move |connection: &dyn std::any::Any| {
@@ -418,12 +431,13 @@ impl Runner {
             let record = StepRecord { op: op.clone(), outcome, attempt: 1, input: None };
             let command = Command::RecordStep(record).bounded(&bounds);
             let decision = execution.decide(command, now).unwrap_or_default();
-            let (entries, _) = decision.record(&mut execution, now);
+            let (entries, _) = decision.record_from(mark.clone(), &mut execution, now);
             let record =
                 Record::of(entries.first().expect("a step may be recorded: the phase was checked before"));
             Transacted { keep, record, state: codec::encode(&execution) }
         };
-        let waiting = self.waiting();
+        let (waiting, sites) = self.waiting();
+        self.seat.set_sites(sites);
         self.tell_open(Some(key));
         self.seat.transact(&waiting, Transaction(Arc::new(run)));
     }
@@ -434,6 +448,7 @@ impl Runner {
         match record.entry() {
             Ok(entry) => {
                 self.seat.transacted(&entry);
+                self.run.sites.learn(&entry);
                 self.run.undelivered.push_back(entry);
                 TurnResult::Progress
             }
@@ -448,11 +463,12 @@ impl Runner {
             return TurnResult::End(End::Failed(format!("a commit was refused: {refusal}")));
         };
         let op = active.slots.get(key).and_then(|id| active.open_op(*id));
+        let site = op.as_ref().and_then(|op| active.site(op));
         self.run.stage.go_live();
         if let Some(op) = op {
             let outcome = Outcome::Failure(fatal(refusal.to_string()));
-            let record = StepRecord { op: op.clone(), outcome, attempt: 1, input: None };
-            if let Ok(entries) = self.decide(Command::RecordStep(record)) {
+            let record = StepRecord { op, outcome, attempt: 1, input: None };
+            if let Ok(entries) = self.decide_from(site, Command::RecordStep(record)) {
                 self.run.undelivered.extend(entries);
             }
         }

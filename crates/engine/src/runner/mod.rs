@@ -23,6 +23,7 @@ mod outcome;
 mod replay;
 mod rest;
 mod signals;
+mod sites;
 mod stage;
 
 use std::cmp::Reverse;
@@ -36,11 +37,12 @@ use std::task::{Context, Poll, Waker};
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Block, Body, By, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
-    Message, MessageId, Name, Op, OpIndex, Origin, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
+    Message, MessageId, Name, Op, OpIndex, Origin, Payload, Refusal, Remedied, Remedy, SiteMark, Timestamp,
+    Waiting,
 };
 use abide_store::Hold;
 
-use crate::board::{Board, BoardState, Delivery, Interrupt, OpState, Request};
+use crate::board::{Board, BoardState, Delivery, Interrupt, OpState, Request, Site};
 use crate::driver::{Driver, End, Opening};
 use crate::inbox::{Left, Letter};
 use crate::journal::Journal;
@@ -51,6 +53,7 @@ use crate::runtime::{BoxFuture, Moment};
 use crate::seat::{Leave, Seat, Seated};
 use crate::tree::TOLD_COUNT_MAX;
 use replay::Edits;
+use sites::RunSites;
 use stage::{Active, Look, Stage, Timer, TimerKind};
 
 /// Drives the executions of one workflow.
@@ -89,6 +92,7 @@ struct Run {
     journal: Journal,
     cursor: Cursor,
     edits: Edits,
+    sites: RunSites,
     stage: Stage,
     /// Entries recorded since the journal was read and not yet seen by the code: outcomes, a
     /// cancellation, the deadline.
@@ -113,6 +117,7 @@ impl Run {
             journal,
             cursor: Cursor::new(is_strict),
             edits: Edits::default(),
+            sites: RunSites::default(),
             stage: Stage::Absent,
             undelivered: VecDeque::new(),
             children: BTreeMap::new(),
@@ -125,8 +130,10 @@ impl Run {
         }
     }
 
-    /// Tracks which children are open, from an entry that was just recorded or passed.
+    /// Tracks which children are open and which places are named, from an entry that was just
+    /// recorded or passed.
     fn follow(&mut self, entry: &Entry) {
+        self.sites.learn(entry);
         match &entry.event {
             Event::ChildStarted { op, child, .. } => {
                 self.children.insert(op.child_result().index(), child.clone());
@@ -364,16 +371,37 @@ impl Runner {
         true
     }
 
-    /// Decides a command of the code and follows the entries. A refusal means that the phase
-    /// changed meanwhile.
+    /// Decides a command of the runner itself.
     fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
+        self.decide_from(None, command)
+    }
+
+    /// Decides a command of the code, which asked for it at this place, and follows the entries. A
+    /// refusal means that the phase changed meanwhile.
+    fn decide_from(&mut self, site: Option<Site>, command: Command) -> Result<Vec<Entry>, Refusal> {
         let is_numbered = !matches!(self.run.stage, Stage::Transacting(..));
         debug_assert!(is_numbered || planted(Bug::EntryNumberTwice), "its number is not known yet");
-        let entries = self.seat.decide(command)?;
+        let site = site.and_then(|site| self.mark(site));
+        let entries = self.seat.decide_from(site, command)?;
         for entry in &entries {
             self.run.follow(entry);
         }
         Ok(entries)
+    }
+
+    /// Returns where the code asked for an open operation.
+    fn site(&self, op: &Op) -> Option<Site> {
+        self.run.stage.active()?.site(op)
+    }
+
+    /// Returns where the code asked for the operation in a slot.
+    fn site_of(&self, id: u64) -> Option<Site> {
+        self.run.stage.active()?.site_of(id)
+    }
+
+    /// Returns the mark of an entry that comes from this place.
+    fn mark(&mut self, site: Site) -> Option<SiteMark> {
+        self.run.sites.mark(site, self.seat.engine.options.bounds.site_count_max)
     }
 
     /// Stops until somebody changes the code or the data. Running closures may end.
@@ -461,7 +489,8 @@ impl Runner {
     fn send(&mut self, hold: Hold, end: Option<End>) {
         self.tell_children();
         let is_parked = matches!(hold, Hold::Park { .. });
-        let waiting = if is_parked { self.waiting_at_rest() } else { self.waiting() };
+        let (waiting, sites) = if is_parked { self.waiting_at_rest() } else { self.waiting() };
+        self.seat.set_sites(sites);
         let wake_at = self.next_timer();
         self.tell_open(None);
         let unclaimed = self.unclaimed();

@@ -4,8 +4,8 @@ use super::*;
 use abide_core::Start;
 
 impl Runner {
-    /// Returns the input of the next run, if the code wants one.
-    pub(super) fn next_input(&self) -> Option<Payload> {
+    /// Returns the input of the next run and where the code asks for it, if it wants one.
+    pub(super) fn next_input(&self) -> Option<(Payload, Site)> {
         self.run.stage.active()?.board.0.lock().next_input()
     }
 
@@ -30,7 +30,11 @@ impl Runner {
 
     /// Ends the run and begins the next one. The code of the next run runs at once; its first
     /// closure waits, like every other, until everything before it is durable.
-    pub(super) fn continue_as_new(&mut self, input: Payload, cx: &mut Context<'_>) -> TurnResult {
+    pub(super) fn continue_as_new(
+        &mut self,
+        (input, site): (Payload, Site),
+        cx: &mut Context<'_>,
+    ) -> TurnResult {
         let bounds = &self.seat.engine.options.bounds;
         if let Err(large) = bounds.check_payload("the input of the next run", &input) {
             self.block(Block::Limit { reason: large.to_string() });
@@ -44,7 +48,8 @@ impl Runner {
         let Some(began) = first.began() else {
             return TurnResult::End(End::damaged(format!("the journal begins with {}", first.event.word())));
         };
-        if let Err(refusal) = self.decide(Command::ContinueAsNew { input: input.clone() }) {
+        let command = Command::ContinueAsNew { input: input.clone() };
+        if let Err(refusal) = self.decide_from(Some(site), command) {
             return TurnResult::End(End::Lost(format!("the next run was refused: {refusal}")));
         }
         self.tell_children();

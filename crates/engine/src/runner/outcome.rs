@@ -137,7 +137,8 @@ impl Runner {
         active.timers.pop();
         let Some(op) = active.open_op(id) else { return true };
         active.leave_lines(id);
-        if let Ok(entries) = self.decide(Command::FireTimer { op }) {
+        let site = active.site_of(id);
+        if let Ok(entries) = self.decide_from(site, Command::FireTimer { op }) {
             self.deliver_all(&entries);
         }
         true
@@ -167,7 +168,8 @@ impl Runner {
         let Message { id, body: Body::ChildDone { op, outcome, .. }, .. } = whole else { return false };
         self.run.answers.remove(index);
         self.seat.consume(id);
-        if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
+        let site = self.site(&op);
+        if let Ok(entries) = self.decide_from(site, Command::FinishChild { op, outcome }) {
             self.deliver_all(&entries);
         }
         true

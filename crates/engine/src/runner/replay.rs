@@ -1,7 +1,7 @@
 //! The part of a run that is already recorded.
 
 use super::*;
-use abide_core::{EditFates, Next, OtherInput, Renamed, Unclaimed};
+use abide_core::{EditFates, Next, OtherInput, Renamed, Unclaimed, text};
 use abide_store::Error;
 
 /// People's decisions about operations. Those in entries that the replay passes are collected on
@@ -184,7 +184,10 @@ impl Runner {
             }
             Err(mismatch) => {
                 let found = self.asked_for();
-                self.block(Block::Mismatch { expected: mismatch.expected.to_string(), found })
+                self.run.sites.learn(entry);
+                let site = self.run.sites.of(entry);
+                let expected = format!("{}{}", mismatch.expected, text::at(site.as_deref()));
+                self.block(Block::Mismatch { expected, found })
             }
         }
     }
@@ -202,7 +205,8 @@ impl Runner {
             return None;
         }
         let (op, recorded, declared) = (op.clone(), recorded.clone(), slot.input()?);
-        Some(Block::OtherInput(Box::new(OtherInput { op, recorded, declared })))
+        let (recorded_site, site) = (self.run.sites.of(entry), Some(slot.site.to_string()));
+        Some(Block::OtherInput(Box::new(OtherInput { op, recorded, declared, recorded_site, site })))
     }
 
     /// Describes the operations that the code asks for now, for messages.

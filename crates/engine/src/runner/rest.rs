@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::alarm::ring;
+use crate::seat::WaitSites;
 use abide_core::Summary;
 
 impl Runner {
@@ -23,8 +24,8 @@ impl Runner {
         if may_run && let Some(result) = self.take_result() {
             return self.finish(result, cx);
         }
-        if may_run && let Some(input) = self.next_input() {
-            return self.continue_as_new(input, cx);
+        if may_run && let Some(next) = self.next_input() {
+            return self.continue_as_new(next, cx);
         }
         let is_running = self.running_count() > 0;
         let order = self.seat.order();
@@ -99,7 +100,7 @@ impl Runner {
                 return self.park();
             }
             let is_published =
-                self.run.announced.as_ref().is_some_and(|announced| *announced == self.waiting());
+                self.run.announced.as_ref().is_some_and(|announced| *announced == self.waiting().0);
             if !is_published && publish_at <= now {
                 self.send(Hold::Keep, None);
                 return TurnResult::Progress;
@@ -189,34 +190,39 @@ impl Runner {
         self.run.stage.active()?.timeouts.peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// Returns the waits of the code, for people; a bounded excerpt.
-    pub(super) fn waiting(&self) -> Vec<Waiting> {
-        let Some(active) = self.run.stage.active() else { return Vec::new() };
+    /// Returns the waits of the code and their places, for people; a bounded excerpt.
+    pub(super) fn waiting(&self) -> (Vec<Waiting>, WaitSites) {
+        let Some(active) = self.run.stage.active() else { return (Vec::new(), None) };
         let state = active.board.0.lock();
-        state
-            .slots
-            .iter()
-            .filter_map(|(id, slot)| active.wait_of(*id, slot))
-            .take(Summary::WAITING_COUNT_MAX)
-            .collect()
+        active.waits_of(state.slots.iter())
     }
 
     /// Returns the waits for a park, which records whether the execution [stands
     /// still](Summary::stands_still). Closures, which do not stand still, go first. Other commits
     /// do without this order: there may be many children to go through.
-    pub(super) fn waiting_at_rest(&self) -> Vec<Waiting> {
-        let Some(active) = self.run.stage.active() else { return Vec::new() };
+    pub(super) fn waiting_at_rest(&self) -> (Vec<Waiting>, WaitSites) {
+        let Some(active) = self.run.stage.active() else { return (Vec::new(), None) };
         let state = active.board.0.lock();
         let has_closure =
             |slot: &crate::board::OpenOp| matches!(slot.request, Request::Step(_) | Request::Transaction(_));
         let restless = state.slots.iter().filter(|(_, slot)| has_closure(slot));
         let still = state.slots.iter().filter(|(_, slot)| !has_closure(slot));
-        let waits = restless.chain(still).filter_map(|(id, slot)| active.wait_of(*id, slot));
-        waits.take(Summary::WAITING_COUNT_MAX).collect()
+        active.waits_of(restless.chain(still))
     }
 }
 
 impl Active {
+    /// Returns the first waits in these slots, and where the code asked for them.
+    fn waits_of<'a>(
+        &self,
+        slots: impl Iterator<Item = (&'a u64, &'a Box<crate::board::OpenOp>)>,
+    ) -> (Vec<Waiting>, WaitSites) {
+        let waits = slots.filter_map(|(id, slot)| Some((self.wait_of(*id, slot)?, Some(slot.site.text()))));
+        let (waits, sites): (Vec<_>, Vec<_>) = waits.take(Summary::WAITING_COUNT_MAX).unzip();
+        let sites = Some(sites).filter(|sites| !sites.is_empty());
+        (waits, sites)
+    }
+
     fn wait_of(&self, id: u64, slot: &crate::board::OpenOp) -> Option<Waiting> {
         let name = slot.op.name.clone();
         let attempt = slot.attempt_count + 1;

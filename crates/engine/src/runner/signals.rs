@@ -53,8 +53,13 @@ impl Runner {
             }
             Reader::Gone => unreachable!("the function has returned for it"),
         };
+        let site = match &command {
+            Command::ReceiveSignal { op, .. } => self.site(op),
+            Command::RejectSignal(rejected) => self.site(&rejected.op),
+            _ => None,
+        };
         let is_delivery = matches!(command, Command::ReceiveSignal { .. });
-        if let Ok(entries) = self.decide(command)
+        if let Ok(entries) = self.decide_from(site, command)
             && is_delivery
         {
             self.deliver_all(&entries);

@@ -1,7 +1,7 @@
 //! The stage that a run has reached in memory, and its state there.
 
 use super::*;
-use crate::board::{OpenOp, Site};
+use crate::board::OpenOp;
 
 /// The stage of a run. Each stage has only the state that it needs.
 pub(super) enum Stage {
@@ -109,8 +109,8 @@ pub(super) struct Active {
     /// The closures of a suspect that were open when its last holder died and may have run: the
     /// slot, and the number of failed attempts.
     unproven: Vec<(u64, u32)>,
-    /// Waits for results of children that the code gave up.
-    pub(super) given_up: Vec<(Op, ExecutionId)>,
+    /// Waits for results of children that the code gave up, and where it asked for them.
+    pub(super) given_up: Vec<(Op, ExecutionId, Site)>,
 }
 
 /// A timer of a slot. The timer that is due first is the least.
@@ -238,8 +238,12 @@ impl Active {
 
     /// Returns where the code asked for an open operation.
     pub(super) fn site(&self, op: &Op) -> Option<Site> {
-        let id = self.slots.get(&op.index())?;
-        self.board.0.lock().slots.get(id).map(|slot| slot.site)
+        self.site_of(*self.slots.get(&op.index())?)
+    }
+
+    /// Returns where the code asked for the operation in a slot.
+    pub(super) fn site_of(&self, id: u64) -> Option<Site> {
+        self.board.0.lock().slots.get(&id).map(|slot| slot.site)
     }
 
     /// Returns why nobody can go on from the state of the code, if that is so.
@@ -293,7 +297,7 @@ impl Active {
                 }
             }
             if let Request::ChildResult { child } = slot.request {
-                self.given_up.push((slot.op, child));
+                self.given_up.push((slot.op, child, slot.site));
             }
         }
     }

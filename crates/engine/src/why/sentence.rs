@@ -347,7 +347,7 @@ fn resting(facts: &Facts) -> String {
 
 /// Describes the last sign of progress of code that has not announced its waits.
 fn last_entry(facts: &Facts) -> String {
-    let Some(Entry { seq, at, event }) = facts.tail.last() else { return "it began".to_owned() };
+    let Some(Entry { seq, at, event, .. }) = facts.tail.last() else { return "it began".to_owned() };
     let op = event.op().map(|op| format!(" of {op}")).unwrap_or_default();
     format!("entry {seq} ({}{op}) at {}", event.word(), text::when(*at, facts.now))
 }
@@ -355,29 +355,33 @@ fn last_entry(facts: &Facts) -> String {
 /// Describes everything that it waits for; `None` when it has announced nothing.
 fn waits(facts: &Facts) -> Option<String> {
     let mut child = facts.child.as_ref();
-    let told = facts.snapshot.summary.waiting.iter().map(|wait| match wait {
+    let told = facts.snapshot.summary.waits().map(|(wait, site)| match wait {
         // Only the first child is followed.
-        Waiting::Child { id } => waits_for_child(id, child.take()),
-        wait => waits_for(facts, wait),
+        Waiting::Child { id } => waits_for_child((id, site), child.take()),
+        wait => waits_for(facts, wait, site),
     });
     let mut told: Vec<String> = told.collect();
     let last = told.pop()?;
     Some(if told.is_empty() { last } else { format!("{} and {last}", told.join(", ")) })
 }
 
-fn waits_for(facts: &Facts, wait: &Waiting) -> String {
+fn waits_for(facts: &Facts, wait: &Waiting, site: Option<&str>) -> String {
+    let at_site = text::at(site);
     match wait {
-        Waiting::Sleep { until } => format!("sleeping until {}", text::when(*until, facts.now)),
+        Waiting::Sleep { until } => {
+            let at_site = site.map(|site| format!(" at {site}")).unwrap_or_default();
+            format!("sleeping until {}{at_site}", text::when(*until, facts.now))
+        }
         Waiting::Retry { name, attempt, at } => {
             let is_it = |entry: &&Entry| entry.event.op().is_some_and(|op| op.name == *name);
             let failed = facts.tail.iter().rev().find(is_it).map(|entry| &entry.event);
             let why = match failed {
                 Some(Event::AttemptFailed { attempt, failure, .. }) => {
-                    let site = failure.at.as_ref().and_then(|at| at.site.as_ref());
-                    let site = site.map(|site| format!(" (at {site})")).unwrap_or_default();
-                    format!(", because attempt {attempt} failed: {}{site}", excerpt(&failure.to_string()))
+                    let failed_at = failure.at.as_ref().and_then(|at| at.site.as_deref());
+                    let at_site = text::at(site.or(failed_at));
+                    format!(", because attempt {attempt} failed: {}{at_site}", excerpt(&failure.to_string()))
                 }
-                _ => String::new(),
+                _ => at_site,
             };
             let at_words = text::when(*at, facts.now);
             // No entry records that an attempt begins. An execution without a holder is described
@@ -391,10 +395,10 @@ fn waits_for(facts: &Facts, wait: &Waiting) -> String {
             let since = since(facts, |event| !matches!(event, Event::SignalRejected(_)));
             let until = until.map(|until| format!(", and gives up at {}", text::when(until, facts.now)));
             let until = until.unwrap_or_default();
-            format!("waiting for signal {name:?}{since}{until}{}", set_aside(facts, name))
+            format!("waiting for signal {name:?}{at_site}{since}{until}{}", set_aside(facts, name))
         }
         Waiting::Step { .. } | Waiting::Child { .. } | Waiting::Suspect { .. } | Waiting::Build { .. } => {
-            wait.to_string()
+            format!("{wait}{at_site}")
         }
     }
 }
@@ -413,17 +417,16 @@ fn set_aside(facts: &Facts, name: &Name) -> String {
     }
 }
 
-fn waits_for_child(id: &ExecutionId, child: Option<&Child>) -> String {
-    match child {
-        Some(Child::Known(facts)) => format!("waiting for child {id:?}, which {}", predicate(facts)),
-        Some(Child::Missing) => format!("waiting for child {id:?}, which does not exist"),
-        Some(Child::Damaged(what)) => format!("waiting for child {id:?}, which is damaged: {what}"),
-        Some(Child::Newer) => {
-            format!("waiting for child {id:?}, which was written by a newer version of abide")
-        }
-        Some(Child::Unread(why)) => format!("waiting for child {id:?}, which cannot be read now: {why}"),
-        Some(Child::TooDeep) | None => format!("waiting for child {id:?}"),
-    }
+fn waits_for_child((id, site): (&ExecutionId, Option<&str>), child: Option<&Child>) -> String {
+    let which = match child {
+        Some(Child::Known(facts)) => format!(", which {}", predicate(facts)),
+        Some(Child::Missing) => ", which does not exist".to_owned(),
+        Some(Child::Damaged(what)) => format!(", which is damaged: {what}"),
+        Some(Child::Newer) => ", which was written by a newer version of abide".to_owned(),
+        Some(Child::Unread(why)) => format!(", which cannot be read now: {why}"),
+        Some(Child::TooDeep) | None => String::new(),
+    };
+    format!("waiting for child {id:?}{}{which}", text::at(site))
 }
 
 /// Says since when: the time of the last entry of this kind.

@@ -34,7 +34,7 @@ fn facts_of(start: Start, events: Vec<Event>, waiting: &[Waiting]) -> Facts {
     let (mut execution, first) = Execution::start(address, start, at(0));
     let mut tail = vec![first];
     for (event, number) in events.into_iter().zip(1i64..) {
-        let entry = Entry { seq: number as u64 + 1, at: at(number), event };
+        let entry = Entry::new(number as u64 + 1, at(number), event);
         execution.apply(&entry);
         tail.push(entry);
     }

@@ -182,7 +182,7 @@ fn nth_ended(evidence: &mut Evidence, nth: usize) -> Option<&mut Vec<Entry>> {
 /// Inserts an event before the end of a run.
 fn insert_before_end(journal: &mut Vec<Entry>, event: Event) {
     let Some(mut end) = journal.pop() else { return };
-    journal.push(Entry { seq: end.seq, at: end.at, event });
+    journal.push(Entry::new(end.seq, end.at, event));
     end.seq += 1;
     journal.push(end);
 }

@@ -364,7 +364,7 @@ mod tests {
     fn fired(seq: u64, name: &str) -> Entry {
         let name = abide_core::Name::new(name).unwrap();
         let op = abide_core::Op { kind: abide_core::OpKind::Timer, name, key: None, nth: 1 };
-        Entry { seq, at: abide::Timestamp::from_micros(1), event: Event::TimerFired { op } }
+        Entry::new(seq, abide::Timestamp::from_micros(1), Event::TimerFired { op })
     }
 
     #[test]
