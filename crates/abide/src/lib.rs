@@ -40,6 +40,7 @@ mod handle;
 mod next;
 mod op_name;
 mod open;
+mod plain;
 pub mod prelude;
 mod probe;
 mod readable;

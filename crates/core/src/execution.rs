@@ -9,8 +9,8 @@ use crate::planted::{Bug, planted};
 use crate::tree::Inherited;
 use crate::{
     Address, Block, Body, By, Command, Decision, Descent, Entry, Event, Failure, FailureKind, Kind, Message,
-    MessageId, Name, Parent, Patch, Payload, Refusal, Remedied, Remedy, Retry, Route, SiteMark, Start,
-    Status, StepRecord, StepRemedy, Timestamp, text,
+    MessageId, Name, Parent, Patch, Payload, Refusal, Remedied, Remedy, Retry, Route, Start, Status,
+    StepRecord, StepRemedy, Timestamp, text,
 };
 
 /// The state of one execution: the sum of its journal.

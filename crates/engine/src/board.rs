@@ -122,6 +122,13 @@ pub(crate) struct OpenOp {
     closure: Option<Weak<StepWaker>>,
 }
 
+impl OpenOp {
+    /// Returns the operation under each of its names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Op> {
+        std::iter::once(&self.op).chain(&self.others)
+    }
+}
+
 /// The state of an operation.
 pub(crate) enum OpState {
     /// The runner has not looked at it, or waits for something on its behalf.

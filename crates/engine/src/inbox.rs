@@ -216,6 +216,10 @@ impl Inbox {
 
     /// Returns the next order to an execution.
     pub(crate) fn next_order(&mut self, execution: &Execution) -> Option<Message> {
+        // Every turn of a runner asks, and mostly there is none.
+        if self.orders.is_empty() {
+            return None;
+        }
         let index = execution.next_order(self.orders.iter().map(|order| &order.body))?;
         self.orders.remove(index)
     }

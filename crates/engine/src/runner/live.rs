@@ -54,14 +54,16 @@ impl Runner {
                 Body::Signal { name, payload } => {
                     let payload = letter.left.map_or_else(|| Ok(payload.clone()), Err);
                     let (id, by) = (id.clone(), letter.message.by.clone());
-                    let signal = Signal { id, by, arrived_at: *arrived_at, payload };
+                    let number = self.number(&id);
+                    let signal = Signal { id, number, by, arrived_at: *arrived_at, payload };
                     self.signals.entry(name.clone()).or_default().push_back(signal);
                 }
                 Body::ChildDone { run, op, .. } => {
                     let key = op.index();
                     let is_of_run = *run == self.seat.execution().run();
                     if is_of_run && self.run.children.contains_key(&key) {
-                        self.run.answers.push_back((key, letter));
+                        let number = self.number(&letter.message.id);
+                        self.run.answers.add(number, key, letter);
                     } else {
                         if is_of_run {
                             self.run.given_up.known.remove(&key);
@@ -76,6 +78,11 @@ impl Runner {
                 _ => self.seat.consume(letter.message.id),
             }
         }
+    }
+
+    /// Returns the number of a message in the store's order.
+    fn number(&self, id: &MessageId) -> u64 {
+        self.seat.number(id).unwrap_or(u64::MAX)
     }
 
     /// Asks a child that nobody waits for any longer to stop. While the execution is paused, this
@@ -97,9 +104,7 @@ impl Runner {
         if self.run.children.contains_key(&key) || planted(Bug::LateAnswerUnread) {
             return;
         }
-        if let Some(index) = self.run.answers.iter().position(|(of, _)| *of == key)
-            && let Some((_, letter)) = self.run.answers.remove(index)
-        {
+        if let Some(letter) = self.run.answers.remove_of(key) {
             self.run.given_up.known.remove(&key);
             self.seat.consume(letter.message.id);
         }
@@ -139,8 +144,8 @@ impl Runner {
             (op, Some(site), outcome, options.clone(), (attempt, first_at))
         };
         let outcome = self.checked(&op, outcome);
-        let failed = self.seat.failed_attempt(&op, attempt, first_at);
-        let (outcome, retry_at) = self.judged(outcome, &failed, &options);
+        let failed = || self.seat.failed_attempt(&op, attempt, first_at);
+        let (outcome, retry_at) = self.judged(outcome, failed, &options);
         if let Some(retry_at) = retry_at {
             let Outcome::Failure(failure) = outcome else { unreachable!("only failures are retried") };
             let key = op.index();
@@ -169,16 +174,17 @@ impl Runner {
         }
     }
 
-    /// Returns the outcome of an attempt, and when the next attempt begins, if one does.
+    /// Returns the outcome of an attempt, and when the next attempt begins, if one does. `failed`
+    /// describes the attempt, if it has failed: few do.
     fn judged(
         &self,
         outcome: Outcome,
-        failed: &FailedAttempt,
+        failed: impl FnOnce() -> FailedAttempt,
         options: &StepOptions,
     ) -> (Outcome, Option<Timestamp>) {
         let Outcome::Failure(failure) = &outcome else { return (outcome, None) };
         let retry = options.retry.as_ref().unwrap_or(&self.seat.engine.options.default_retry);
-        let Some(retry_at) = retry.next_at(failed).filter(|_| failure.is_retryable()) else {
+        let Some(retry_at) = retry.next_at(&failed()).filter(|_| failure.is_retryable()) else {
             return (outcome, None);
         };
         match options.retry_if.as_ref().map_or(Ok(true), |retry_if| (retry_if.0)(failure)) {

@@ -16,6 +16,7 @@
 //!
 //! The [`Seat`] handles the matters of an execution that do not depend on its driver.
 
+mod answers;
 mod control;
 mod live;
 mod next;
@@ -27,7 +28,7 @@ mod sites;
 mod stage;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -52,6 +53,7 @@ use crate::registry::{CodeFuture, WorkflowCode};
 use crate::runtime::{BoxFuture, Moment};
 use crate::seat::{Leave, Seat, Seated};
 use crate::tree::TOLD_COUNT_MAX;
+use answers::Answers;
 use replay::Edits;
 use sites::RunSites;
 use stage::{Active, Look, Stage, Timer, TimerKind};
@@ -81,6 +83,8 @@ struct Runner {
 /// A signal that nobody has received.
 struct Signal {
     id: MessageId,
+    /// Its number in the store's order.
+    number: u64,
     by: By,
     arrived_at: Timestamp,
     /// The payload, or the place where it was left.
@@ -101,7 +105,7 @@ struct Run {
     children: BTreeMap<OpIndex, ExecutionId>,
     given_up: GivenUp,
     /// Outcomes of children that no code has asked for yet, in order of arrival.
-    answers: VecDeque<(OpIndex, Letter)>,
+    answers: Answers,
     /// Recorded operations that the code had not asked for at its end, as far as read again.
     unused: Vec<Op>,
     /// The last entry of the journal that shows how far the code came.
@@ -122,7 +126,7 @@ impl Run {
             undelivered: VecDeque::new(),
             children: BTreeMap::new(),
             given_up: GivenUp::default(),
-            answers: VecDeque::new(),
+            answers: Answers::default(),
             unused: Vec::new(),
             seen_to: 0,
             begun: Vec::new(),
@@ -358,7 +362,7 @@ impl Runner {
     fn deliver(&mut self, entry: &Entry, fate: Option<EditFate>) -> bool {
         let Some(op) = entry.event.op() else { return false };
         let Some(active) = self.run.stage.active_mut() else { return false };
-        let Some(id) = active.slots.remove(&op.index()) else { return false };
+        let Some(id) = active.close(op.index()) else { return false };
         for queue in [&mut active.unsettled, &mut active.unstarted] {
             queue.pop_front_if(|front| *front == id);
         }

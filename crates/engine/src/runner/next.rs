@@ -67,7 +67,7 @@ impl Runner {
     /// Replaces the ended run. Messages from outside are for the execution and stay.
     fn begin_next_run(&mut self, start: &Start, input: Payload) {
         // Nobody waits for these answers any longer; left unread, they would be looked at for ever.
-        for (_, letter) in self.run.answers.drain(..) {
+        for letter in std::mem::take(&mut self.run.answers).into_letters() {
             self.seat.consume(letter.message.id);
         }
         let first = self.seat.begin_next_run(start, input);

@@ -32,8 +32,8 @@ struct First {
 enum Found {
     /// A signal of this name.
     Signal(Name),
-    /// The answer of a child, by its index among the answers.
-    Answer(usize),
+    /// The answer of a child, by its number in the store's order.
+    Answer(u64),
 }
 
 impl First {
@@ -77,7 +77,7 @@ impl Runner {
                 return None;
             }
             match timer.kind {
-                TimerKind::Due if active.open_op(timer.id).is_some() => return Some(timer),
+                TimerKind::Due if active.is_open(timer.id) => return Some(timer),
                 TimerKind::Due => {}
                 TimerKind::Retry => active.startable.push_back(timer.id),
             }
@@ -89,24 +89,26 @@ impl Runner {
     /// Returns the first message in the store's order that an open operation waits for.
     fn first_message(&self) -> Option<First> {
         let active = self.run.stage.active()?;
-        let number = |id: &MessageId| self.seat.number(id).unwrap_or(u64::MAX);
         let signals = active.signal_waiters.iter().filter_map(|(name, waiters)| {
             waiters.front()?;
-            let signal = self.signals.get(name)?.front()?;
-            let found = Found::Signal(name.clone());
-            Some(First { number: number(&signal.id), arrived_at: signal.arrived_at, found })
+            Some((name, self.signals.get(name)?.front()?))
         });
-        let is_awaited = |(_, (key, _)): &(usize, &(OpIndex, Letter))| active.slots.contains_key(key);
-        let answers = self.run.answers.iter().enumerate().filter(is_awaited).take(1);
-        let answers = answers.map(|(index, (_, letter))| {
-            let Message { id, arrived_at, .. } = &letter.message;
-            First { number: number(id), arrived_at: *arrived_at, found: Found::Answer(index) }
-        });
-        let mut all = signals.chain(answers);
-        if planted(Bug::SignalsByName) {
-            return all.next();
+        let is_by_name = planted(Bug::SignalsByName);
+        let signal = signals.min_by_key(|(_, signal)| if is_by_name { 0 } else { signal.number });
+        let waits = &active.result_waits;
+        let answer = self.run.answers.first(waits.iter().copied(), |key| waits.contains(key));
+        match (signal, answer) {
+            (Some((name, signal)), answer)
+                if is_by_name || answer.is_none_or(|(number, _)| signal.number <= number) =>
+            {
+                let (number, arrived_at) = (signal.number, signal.arrived_at);
+                Some(First { number, arrived_at, found: Found::Signal(name.clone()) })
+            }
+            (_, answer) => answer.map(|(number, letter)| {
+                let arrived_at = letter.message.arrived_at;
+                First { number, arrived_at, found: Found::Answer(number) }
+            }),
         }
-        all.min_by_key(|first| first.number)
     }
 
     /// Whether no message that goes before this timer can be unknown.
@@ -127,8 +129,8 @@ impl Runner {
     /// Whether an open operation waits for a signal or the answer of a child.
     fn waits_for_message(&self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
-        let is_awaited = |child: &OpIndex| active.slots.contains_key(child);
-        !active.signal_waiters.is_empty() || self.run.children.keys().any(is_awaited)
+        let is_child_open = |key: &OpIndex| self.run.children.contains_key(key);
+        !active.signal_waiters.is_empty() || active.result_waits.iter().any(is_child_open)
     }
 
     /// Ends a sleep that is over, or a wait for a signal that did not come in time.
@@ -149,12 +151,12 @@ impl Runner {
     fn receive(&mut self, found: Found) -> bool {
         match found {
             Found::Signal(name) => self.receive_signal(&name),
-            Found::Answer(index) => self.receive_answer(index),
+            Found::Answer(number) => self.receive_answer(number),
         }
     }
 
-    fn receive_answer(&mut self, index: usize) -> bool {
-        let Some((_, Letter { message, left })) = self.run.answers.get(index) else { return false };
+    fn receive_answer(&mut self, number: u64) -> bool {
+        let Some(Letter { message, left }) = self.run.answers.get(number) else { return false };
         let whole = match left {
             None => message.clone(),
             Some(left) => {
@@ -166,7 +168,7 @@ impl Runner {
             }
         };
         let Message { id, body: Body::ChildDone { op, outcome, .. }, .. } = whole else { return false };
-        self.run.answers.remove(index);
+        self.run.answers.remove(number);
         self.seat.consume(id);
         let site = self.site(&op);
         if let Ok(entries) = self.decide_from(site, Command::FinishChild { op, outcome }) {

@@ -1,7 +1,7 @@
 //! The stage that a run has reached in memory, and its state there.
 
 use super::*;
-use crate::board::OpenOp;
+use crate::board::Site;
 
 /// The stage of a run. Each stage has only the state that it needs.
 pub(super) enum Stage {
@@ -90,6 +90,8 @@ pub(super) struct Active {
     pub(super) result: Option<Result<Payload, Failure>>,
     /// Open operations.
     pub(super) slots: HashMap<OpIndex, u64, KeyHasher>,
+    /// Those of them that wait for the result of a child.
+    pub(super) result_waits: HashSet<OpIndex, KeyHasher>,
     /// Open operations that the journal does not have, to be started.
     pub(super) unsettled: VecDeque<u64>,
     /// The same for operations that start children.
@@ -172,6 +174,7 @@ impl Active {
             waker,
             result,
             slots: HashMap::default(),
+            result_waits: HashSet::default(),
             unsettled: VecDeque::new(),
             unstarted: VecDeque::new(),
             startable: VecDeque::new(),
@@ -215,23 +218,41 @@ impl Active {
         matches!(slot.state, OpState::Waiting).then(|| slot.op.clone())
     }
 
+    /// Whether the operation in a slot waits.
+    pub(super) fn is_open(&self, id: u64) -> bool {
+        let state = self.board.0.lock();
+        state.slots.get(&id).is_some_and(|slot| matches!(slot.state, OpState::Waiting))
+    }
+
+    /// Closes an open operation, and returns its slot.
+    pub(super) fn close(&mut self, key: OpIndex) -> Option<u64> {
+        self.result_waits.remove(&key);
+        self.slots.remove(&key)
+    }
+
     /// Returns the operation in a slot under each of its names.
     pub(super) fn names(&self, id: u64) -> Vec<Op> {
         let state = self.board.0.lock();
-        let names = |slot: &OpenOp| [&slot.op].into_iter().chain(&slot.others).cloned().collect();
-        state.slots.get(&id).map(|slot| names(slot)).unwrap_or_default()
+        state.slots.get(&id).map(|slot| slot.names().cloned().collect()).unwrap_or_default()
     }
 
     /// Puts a wait in line for signals, under each of its names.
     pub(super) fn wait_for_signal(&mut self, id: u64) {
-        for op in self.names(id) {
-            self.signal_waiters.entry(op.name).or_default().push_back(id);
+        let state = self.board.0.lock();
+        let Some(slot) = state.slots.get(&id) else { return };
+        for op in slot.names() {
+            self.signal_waiters.entry(op.name.clone()).or_default().push_back(id);
         }
     }
 
     /// Takes a wait out of every line.
     pub(super) fn leave_lines(&mut self, id: u64) {
-        for op in self.names(id) {
+        if self.signal_waiters.is_empty() {
+            return;
+        }
+        let state = self.board.0.lock();
+        let Some(slot) = state.slots.get(&id) else { return };
+        for op in slot.names() {
             forget_waiter(&mut self.signal_waiters, &op.name, |waiter| waiter == id);
         }
     }
@@ -284,15 +305,20 @@ impl Active {
             }
             match slot.request {
                 Request::Child { .. } => self.unstarted.push_back(id),
+                Request::ChildResult { .. } => {
+                    self.result_waits.insert(key);
+                    self.unsettled.push_back(id);
+                }
                 _ => self.unsettled.push_back(id),
             }
         }
         for slot in std::mem::take(&mut state.dropped) {
             let key = slot.op.index();
+            self.result_waits.remove(&key);
             let id = self.slots.remove(&key);
             cursor.close(key);
             if let Request::Signal { .. } = slot.request {
-                for op in std::iter::once(&slot.op).chain(&slot.others) {
+                for op in slot.names() {
                     forget_waiter(&mut self.signal_waiters, &op.name, |waiter| Some(waiter) == id);
                 }
             }
@@ -334,6 +360,7 @@ impl Active {
                 slot.state = OpState::Interrupted;
                 ids.push(*id);
                 let key = slot.op.index();
+                self.result_waits.remove(&key);
                 self.slots.remove(&key);
                 cursor.close(key);
             }
