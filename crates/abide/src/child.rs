@@ -13,9 +13,10 @@ use crate::ctx::{Ctx, Opened, gone};
 use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
+use crate::slot::LazyOp;
 use crate::start::{StartOptions, start_options};
-use crate::step::{LazyOp, delivered};
-use crate::upgrade::Upgrade;
+use crate::step::delivered;
+use crate::upgrade::{Upgrade, upgrade_option};
 
 /// The builder methods of children.
 macro_rules! child_options {
@@ -57,15 +58,11 @@ impl<C: Code> StartChild<C> {
     op_options!();
     child_options!();
 
-    /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
-    /// type that this code expects. The journal stays as it is. An error blocks the execution, as
-    /// an unreadable result does.
-    pub fn upgrade<V: DeserializeOwned>(
-        mut self,
-        convert: impl Fn(V) -> Result<C::Output> + Send + Sync + 'static,
-    ) -> Self {
-        self.upgrade = Upgrade::from(convert);
-        self
+    upgrade_option! {
+        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
+        /// type that this code expects. The journal stays as it is. An error blocks the execution, as
+        /// an unreadable result does.
+        C::Output
     }
 
     /// Returns the request to the runner. An invalid option blocks the execution, because only a
@@ -225,15 +222,11 @@ impl<C: Code> RunChild<C> {
     op_options!();
     child_options!();
 
-    /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
-    /// type that this code expects. The journal stays as it is. An error blocks the execution, as
-    /// an unreadable result does.
-    pub fn upgrade<V: DeserializeOwned>(
-        mut self,
-        convert: impl Fn(V) -> Result<C::Output> + Send + Sync + 'static,
-    ) -> Self {
-        self.upgrade = Upgrade::from(convert);
-        self
+    upgrade_option! {
+        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
+        /// type that this code expects. The journal stays as it is. An error blocks the execution, as
+        /// an unreadable result does.
+        C::Output
     }
 }
 

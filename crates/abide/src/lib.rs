@@ -50,6 +50,7 @@ mod send_signal;
 mod shield;
 mod signal;
 mod sleep;
+mod slot;
 mod start;
 mod step;
 mod store;

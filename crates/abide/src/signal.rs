@@ -15,8 +15,9 @@ use serde::de::DeserializeOwned;
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
-use crate::step::{LazyOp, delivered};
-use crate::upgrade::Upgrade;
+use crate::slot::LazyOp;
+use crate::step::delivered;
+use crate::upgrade::{Upgrade, upgrade_option};
 
 /// A wait for a signal that is about to begin. Await it. Dropping it leaves the signal for the next
 /// wait.
@@ -39,15 +40,11 @@ impl<T> Receive<T> {
 
     op_options!();
 
-    /// Reads a signal as the older type `V`, and converts it, if it cannot be read as the type that
-    /// this code expects. The journal stays as it is. A signal that neither type can read, or that
-    /// cannot be converted, is set aside, and the wait continues.
-    pub fn upgrade<V: DeserializeOwned>(
-        mut self,
-        convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
-    ) -> Self {
-        self.upgrade = Upgrade::from(convert);
-        self
+    upgrade_option! {
+        /// Reads a signal as the older type `V`, and converts it, if it cannot be read as the type that
+        /// this code expects. The journal stays as it is. A signal that neither type can read, or that
+        /// cannot be converted, is set aside, and the wait continues.
+        T
     }
 
     /// Ends the wait after this long, with an error for which [`Error::is_timeout`] holds.

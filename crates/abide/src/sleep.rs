@@ -10,7 +10,7 @@ use abide_engine::{Delivery, Request, Standing};
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
-use crate::step::LazyOp;
+use crate::slot::LazyOp;
 
 /// A sleep that is about to begin. Await it. Dropping it ends it.
 #[must_use = "a sleep does nothing unless it is awaited"]

@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Failure, Fingerprint, OpKind, Outcome, Retry};
-use abide_engine::{Delivery, Inside, OpHandle, Request, RetryIf, Standing, StepOptions, panics};
+use abide_engine::{Delivery, Inside, Request, RetryIf, Standing, StepOptions, panics};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::canonical;
-use crate::ctx::{Ctx, Opened};
+use crate::ctx::Ctx;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
 use crate::probe::Stead;
-use crate::upgrade::Upgrade;
+use crate::slot::LazyOp;
+use crate::upgrade::{Upgrade, upgrade_option};
 
 /// One run of a step's closure.
 type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
@@ -55,37 +56,6 @@ impl<T> Drop for Running<'_, T> {
         // Destructors of a half-finished closure run as part of this step.
         let future = self.future.take();
         self.inside.enter(|| drop(future));
-    }
-}
-
-/// An operation that is opened at its first poll.
-pub(crate) enum LazyOp {
-    New,
-    Open(OpHandle),
-    /// The execution is blocked or has ended.
-    Closed,
-}
-
-impl LazyOp {
-    /// Returns the operation, opening it first if needed. An `Err` is the answer to the caller.
-    pub(crate) fn open<T>(
-        &mut self,
-        open: impl FnOnce() -> Opened,
-    ) -> std::result::Result<&mut OpHandle, Poll<Result<T>>> {
-        if let Self::New = self {
-            match open() {
-                Opened::Open(handle) => *self = Self::Open(handle),
-                Opened::Blocked => *self = Self::Closed,
-                Opened::Refused(error) => {
-                    *self = Self::Closed;
-                    return Err(Poll::Ready(Err(error)));
-                }
-            }
-        }
-        match self {
-            Self::Open(handle) => Ok(handle),
-            Self::New | Self::Closed => Err(Poll::Pending),
-        }
     }
 }
 
@@ -145,15 +115,11 @@ impl<'a, T> Step<'a, T> {
         self
     }
 
-    /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
-    /// type that this code expects. The journal stays as it is. An error blocks the execution, as
-    /// an unreadable result does.
-    pub fn upgrade<V: DeserializeOwned>(
-        mut self,
-        convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
-    ) -> Self {
-        self.upgrade = Upgrade::from(convert);
-        self
+    upgrade_option! {
+        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
+        /// type that this code expects. The journal stays as it is. An error blocks the execution, as
+        /// an unreadable result does.
+        T
     }
 
     /// Records a hash of `input` with the result: if the code later asks for this step with another

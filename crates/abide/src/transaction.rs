@@ -19,8 +19,9 @@ use crate::ctx::Ctx;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
-use crate::step::{LazyOp, delivered};
-use crate::upgrade::Upgrade;
+use crate::slot::LazyOp;
+use crate::step::delivered;
+use crate::upgrade::{Upgrade, upgrade_option};
 
 /// The transaction that a [`ctx.sqlite`](Ctx::sqlite) closure writes in. It commits together with
 /// the closure's recorded result.
@@ -86,15 +87,11 @@ pub struct Transact<T> {
 impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
     op_options!();
 
-    /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
-    /// type that this code expects. The journal stays as it is. An error blocks the execution, as
-    /// an unreadable result does.
-    pub fn upgrade<V: DeserializeOwned>(
-        mut self,
-        convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
-    ) -> Self {
-        self.upgrade = Upgrade::from(convert);
-        self
+    upgrade_option! {
+        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
+        /// type that this code expects. The journal stays as it is. An error blocks the execution, as
+        /// an unreadable result does.
+        T
     }
 
     #[track_caller]

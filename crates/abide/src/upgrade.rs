@@ -19,6 +19,22 @@ pub(crate) struct Upgrade<T>(Option<Arc<Convert<T>>>);
 /// Reads a payload as the old type and converts it, or returns the problem.
 type Convert<T> = dyn Fn(&Payload) -> std::result::Result<T, String> + Send + Sync;
 
+/// The builder method of every operation whose recorded value can be of an older type. Its
+/// documentation and the type of today come from the operation.
+macro_rules! upgrade_option {
+    ($(#[$document:meta])+ $value:ty) => {
+        $(#[$document])+
+        pub fn upgrade<V: serde::de::DeserializeOwned>(
+            mut self,
+            convert: impl Fn(V) -> crate::error::Result<$value> + Send + Sync + 'static,
+        ) -> Self {
+            self.upgrade = crate::upgrade::Upgrade::from(convert);
+            self
+        }
+    };
+}
+pub(crate) use upgrade_option;
+
 impl<T> Clone for Upgrade<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
