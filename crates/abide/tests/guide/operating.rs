@@ -1,0 +1,32 @@
+//! docs/guide/operating.md.
+
+use abide::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// The application's own state.
+struct App {
+    till: &'static str,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Receipt {
+    till: String,
+}
+
+#[workflow]
+async fn pays(ctx: Ctx) -> Result<Receipt> {
+    ctx.step("pay", || async { Ok(Receipt { till: ctx.state::<App>().till.to_string() }) }).await
+}
+
+#[tokio::test]
+async fn a_store_is_opened_and_waited_for() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite:{}/app.db", folder.path().display());
+    let app = App { till: "1" };
+    let abide = Abide::builder(url).worker_name("web-1").state(app).open().await?;
+    abide.start(pays, ()).id("order-42").await?;
+    let receipt = abide.handle::<Receipt>("order-42").result().through_blocks().await?;
+    assert_eq!(receipt, Receipt { till: "1".to_string() });
+    abide.shutdown().await;
+    Ok(())
+}
