@@ -231,7 +231,7 @@ bugs! {
     ChanceInStepShifts = "chance-in-step-shifts",
     /// A closure on its own thread receives the idempotency key of the whole run.
     KeyOffThread = "key-off-thread",
-    /// Of two children that only a key tells apart, one never hears that its id is taken.
+    /// Of two children that differ by a key alone, one never hears that its id is taken.
     RefusalIgnoresKey = "refusal-ignores-key",
     /// A delayed execution begins at once when a pause of it is lifted.
     ResumeStartsEarly = "resume-starts-early",

@@ -83,7 +83,7 @@ impl<'a> Lives<'a> {
     fn taken(&self, moment: &Moment) -> Option<(usize, &'a Arrival)> {
         let is_it = |arrival: &Arrival| match &self.entry(moment)?.event {
             Event::SignalReceived { message, .. } => Some(arrival.id == *message),
-            // Code that asks for a child which earlier code gave up hears so at once, from no message.
+            // Earlier code gave the child up: later code hears so from no message.
             Event::ChildFinished { op, .. } if self.is_given_up(op) => None,
             Event::ChildFinished { op, .. } => Some(arrival.answers == Some((self.run, id_of(op)))),
             _ => None,
