@@ -50,7 +50,7 @@ impl Ending {
         }
     }
 
-    /// Decides about an operation as `why` advises, and accepts every other one; any other blocked execution is terminated once all
+    /// Decides about an operation as `why` advises, and accepts every other one; another blocked
     /// builds have given up on it.
     async fn unblock(&mut self, handle: &Handle<u64>, runtime: &dyn Runtime) {
         self.signal += 1;

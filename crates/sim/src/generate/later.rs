@@ -128,7 +128,7 @@ fn with_said_changes(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// Makes some builds ask for a child with another input, and an operator accept the recorded outcome.
+/// Makes some builds ask for a child with another input, and an operator accept the record.
 fn with_other_inputs(mut scenario: Scenario) -> Scenario {
     let mut chance = chance(&scenario, 8);
     for edition in &mut scenario.editions {
