@@ -51,7 +51,7 @@ impl Ending {
     }
 
     /// Decides about an operation as `why` advises, and accepts every other one; another blocked
-    /// builds have given up on it.
+    /// execution is terminated once all builds have given up on it.
     async fn unblock(&mut self, handle: &Handle<u64>, runtime: &dyn Runtime) {
         self.signal += 1;
         let why = handle.why().await.unwrap_or_default();
