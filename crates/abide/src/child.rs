@@ -59,9 +59,9 @@ impl<C: Code> StartChild<C> {
     child_options!();
 
     upgrade_option! {
-        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
-        /// type that this code expects. The journal stays as it is. An error blocks the execution, as
-        /// an unreadable result does.
+        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as
+        /// the type that this code expects. The journal stays as it is. An error blocks the
+        /// execution, as an unreadable result does.
         C::Output
     }
 
@@ -223,9 +223,9 @@ impl<C: Code> RunChild<C> {
     child_options!();
 
     upgrade_option! {
-        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
-        /// type that this code expects. The journal stays as it is. An error blocks the execution, as
-        /// an unreadable result does.
+        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as
+        /// the type that this code expects. The journal stays as it is. An error blocks the
+        /// execution, as an unreadable result does.
         C::Output
     }
 }

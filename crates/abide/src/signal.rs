@@ -41,9 +41,9 @@ impl<T> Receive<T> {
     op_options!();
 
     upgrade_option! {
-        /// Reads a signal as the older type `V`, and converts it, if it cannot be read as the type that
-        /// this code expects. The journal stays as it is. A signal that neither type can read, or that
-        /// cannot be converted, is set aside, and the wait continues.
+        /// Reads a signal as the older type `V`, and converts it, if it cannot be read as the type
+        /// that this code expects. The journal stays as it is. A signal that neither type can read,
+        /// or that cannot be converted, is set aside, and the wait continues.
         T
     }
 

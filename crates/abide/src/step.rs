@@ -116,9 +116,9 @@ impl<'a, T> Step<'a, T> {
     }
 
     upgrade_option! {
-        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
-        /// type that this code expects. The journal stays as it is. An error blocks the execution, as
-        /// an unreadable result does.
+        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as
+        /// the type that this code expects. The journal stays as it is. An error blocks the
+        /// execution, as an unreadable result does.
         T
     }
 

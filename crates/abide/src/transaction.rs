@@ -88,9 +88,9 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
     op_options!();
 
     upgrade_option! {
-        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
-        /// type that this code expects. The journal stays as it is. An error blocks the execution, as
-        /// an unreadable result does.
+        /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as
+        /// the type that this code expects. The journal stays as it is. An error blocks the
+        /// execution, as an unreadable result does.
         T
     }
 
