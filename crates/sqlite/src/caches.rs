@@ -111,6 +111,16 @@ pub(crate) struct CachedRow {
     pub(crate) rows: Vec<i64>,
 }
 
+impl CachedRow {
+    /// Notes that the run's journal ends with this row.
+    pub(crate) fn append(&mut self, row: i64, entry_count: u64, row_count: u64) {
+        self.rows.push(row);
+        self.state.anchor.head = row;
+        self.state.entry_count = entry_count;
+        self.state.cold.row_count = row_count;
+    }
+}
+
 /// The known facts about an inbox.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {

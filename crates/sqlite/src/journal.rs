@@ -129,10 +129,7 @@ impl Pack {
         if is_skip {
             cached.rows.clear();
         }
-        cached.rows.push(row);
-        cached.state.anchor.head = row;
-        cached.state.entry_count = end;
-        cached.state.cold.row_count = nth;
+        cached.append(row, end, nth);
         Ok(())
     }
 
@@ -146,10 +143,7 @@ impl Pack {
         let row = batch.caches.next_journal_row(batch.connection)?;
         let link = Link { row, key, previous: None, happened: self.happened, skip: Some(owner) };
         self.write(batch, &link)?;
-        cached.rows.push(row);
-        cached.state.anchor.head = row;
-        cached.state.entry_count = self.seq + self.count - 1;
-        cached.state.cold.row_count = 1;
+        cached.append(row, self.seq + self.count - 1, 1);
         Ok(())
     }
 

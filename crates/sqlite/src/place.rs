@@ -9,9 +9,9 @@ use crate::tallies::Given;
 
 /// The place of an execution, which is always exactly one of these. One index over `(place, rank,
 /// place_at)` finds every execution that needs action: the executions that a session holds, the
-/// ready ones in their order, and the next timer. A partial index for each question would cost every
-/// insert and update a look at each. Executions that only wait for a message, or have ended, are
-/// not in the index.
+/// ready ones in their order, and the next timer. A partial index for each question would cost
+/// every insert and update a look at each. Executions that only wait for a message, or have ended,
+/// are not in the index.
 ///
 /// `place` is four times a number plus a kind, so that each queue is one range of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,13 @@
 //! Tests of the writer.
 
 use abide_core::{Body, Payload, SessionId, Tally};
+use abide_store::Error;
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{Agreement, Beat, Claim, Heartbeat, Notice, Retire, Store, Submitted};
 
 use super::*;
 use crate::fixture::{inside, message, name, pair, register, start, start_of, submit, try_submit};
+use crate::job::Operation;
 use crate::stepped::Stepped;
 use crate::{Options, SqliteStore};
 

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The store must be opened with [`bounds`] and [`page_bounds`], and must read the time from the
-//! clock that the function receives. Cases are plain functions. Each is listed in the table of its file;
-//! a case that is not listed does not compile.
+//! clock that the function receives. Cases are plain functions. Each is listed in the table of its
+//! file; a case that is not listed does not compile.
 
 // A case that is not listed, or a table that is not in `TABLES`, is dead code.
 #![deny(dead_code)]

@@ -1,10 +1,10 @@
 //! The examples of docs/guide, compiled and run. Each Rust block of a page stands in the module of
 //! that page, word for word; only its indentation may differ.
 
-mod bounds;
 mod children;
 mod errors_and_retries;
 mod first_workflow;
+mod limits;
 mod operating;
 mod signals_and_timers;
 mod testing;
@@ -31,7 +31,7 @@ const PAGES: [Page; 8] = [
     page!("children.md", "children.rs"),
     page!("errors-and-retries.md", "errors_and_retries.rs"),
     page!("first-workflow.md", "first_workflow.rs"),
-    page!("bounds.md", "bounds.rs"),
+    page!("limits.md", "limits.rs"),
     page!("operating.md", "operating.rs"),
     page!("signals-and-timers.md", "signals_and_timers.rs"),
     page!("testing.md", "testing.rs"),

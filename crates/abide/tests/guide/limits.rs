@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use abide::prelude::*;
 use abide_core::{Bounds, Patch};
 
-const PAGE: &str = include_str!("../../../../docs/guide/bounds.md");
+const PAGE: &str = include_str!("../../../../docs/guide/limits.md");
 const BUILDER: &str = include_str!("../../src/open.rs");
 
 #[tokio::test]
@@ -53,7 +53,7 @@ fn the_page_has_every_bound_with_its_default() {
     let mut expected = bounds(&Bounds::default());
     expected.extend(bounds(&abide_engine::Options::default()));
     expected.extend(bounds(&abide_sqlite::Options::default()));
-    expected.extend(bounds(&abide_store::Bounds::default()));
+    expected.extend(bounds(&abide_store::PageBounds::default()));
     expected.insert("REASON_BYTES_MAX".to_owned(), told("", &Bounds::REASON_BYTES_MAX.to_string()));
     expected.insert("patch_count_max".to_owned(), told("", &Patch::COUNT_MAX.to_string()));
     let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
