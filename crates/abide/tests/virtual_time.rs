@@ -43,7 +43,8 @@ fn a_test_that_waits_for_a_signal_which_nobody_sends_fails_with_why() {
     assert_eq!(
         said,
         "nothing can happen any more, and the test still waits\n  \
-         workflow \"a\" is waiting for signal \"approval\" since 2025-06-15T15:06:40.000Z (1.0 s ago)."
+         workflow \"a\" is waiting for signal \"approval\" (at crates/abide/tests/virtual_time.rs:14) \
+         since 2025-06-15T15:06:40.000Z (1.0 s ago)."
     );
 }
 

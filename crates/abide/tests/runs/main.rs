@@ -473,7 +473,7 @@ fn what_cannot_continue_says_why() {
         abide.start(not_to_be_written, 1).id("written").await.unwrap();
         lab.sleep(secs(5)).await;
         let rows = [
-            ("inside", "continue_as_new is used inside step \"inner\"", 1),
+            ("inside", "is used inside step \"inner\"", 1),
             ("type", "the input of workflow \"of_another_type\" cannot be read: expected u64", 2),
             ("much", "the input of the next run is over the limit payload_bytes_max", 1),
             ("written", "the input of the next run does not serialize", 1),
