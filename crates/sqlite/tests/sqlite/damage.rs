@@ -116,7 +116,7 @@ fn columns_by_which_others_find_it_are_checked_and_put_right() {
             "execution \"sleeps\": there is no rank 2048 among timers",
         ),
         (
-            "UPDATE abide_executions SET place_at = since + 60000000 WHERE id = 'sleeps'",
+            "UPDATE abide_executions SET place_at = place_at + 60000000 WHERE id = 'sleeps'",
             "execution \"sleeps\": it stands where it does not belong",
         ),
         (

@@ -130,13 +130,13 @@ pub(super) fn problems(store: &Arc<SqliteStore>) -> Vec<String> {
 
 /// Returns the columns that may differ after a repair, because only the damaged column knew them.
 fn may_differ(id: &str, column: &str) -> &'static [&'static str] {
-    const PLACE: [&str; 1] = ["executions.since"];
+    const PLACE: [&str; 1] = ["executions.place_at"];
     const STATE: [&str; 6] = [
         "executions.state",
         "executions.status",
         "executions.place",
         "executions.rank",
-        "executions.since",
+        "executions.place_at",
         "executions.version",
     ];
     let is_ready = matches!(id, "ready" | "child");
@@ -214,7 +214,7 @@ const DAMAGES: [(&str, [&str; 6]); 15] = [
         "place_at",
         [
             "place_at = 77",
-            "place_at = since + 1",
+            "place_at = place_at + 1",
             "place_at = 'x'",
             "place_at = x'00'",
             "place_at = 1.5",
