@@ -132,7 +132,9 @@ fn play(model: &Model<'_>) -> Result<Replayed, String> {
         let barrier = interrupts.peek().map_or(u64::MAX, |entry| entry.seq);
         let next = pending.iter().position(|entry| entry.seq < barrier && model.is_open(entry));
         if let Some(index) = next {
-            skipped.extend(pending[..index].iter().map(|entry| entry.seq));
+            let known_since = model.lock().known_since(pending[index]);
+            let early = pending[..index].iter().map(|entry| entry.seq);
+            skipped.extend(early.filter(|seq| *seq < known_since));
             let entry = pending.remove(index);
             if skipped.contains(&entry.seq) && life.is_own(entry) {
                 return Err(format!("entry {} was recorded before its operation was asked for", entry.seq));

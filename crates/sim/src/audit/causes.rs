@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use abide_core::SessionId;
 use abide_store::ExecutionKey;
 
 use super::{Books, Commit, Happened};
@@ -16,27 +17,66 @@ use crate::model::{self, Life};
 pub(super) type Run = (String, u32);
 
 pub(super) fn check(books: &Books) -> Vec<String> {
-    let mut durable = beginnings(books);
-    let mut place = CurrentRuns::default();
+    let mut views = Views::of(books);
     let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
     for item in &books.items {
         match item {
-            Happened::Began { closure: Closure { spot, key, .. }, .. } => {
-                let run = (spot.id.clone(), spot.run);
-                let length = durable.get(&run).copied().unwrap_or(1);
-                // Zombies apart, all attempts of a step begin at the same place: one check is
+            Happened::Began { machine, closure: Closure { spot, key, .. }, .. } => {
+                let length = views.length(*machine, spot);
+                // All attempts of a step under one lease begin at the same place: one check is
                 // enough.
                 if seen.insert((key, length, spot.edition)) && !is_reached(books, spot, length, key) {
                     found.push(format!("{key} began before what led there was durable"));
                 }
             }
-            item => place.follow(item, |run, commit| {
-                let length = durable.entry(run).or_insert(1);
-                *length = commit.entries.last().map_or(*length, |entry| entry.seq.max(*length));
-            }),
+            item => views.follow(item),
         }
     }
     found
+}
+
+/// The parts of the journals that were durable and that each machine can know. A machine that was
+/// stopped for long goes on from the journal of its own lease: it does not know the entries that
+/// another machine has added since.
+struct Views {
+    beginnings: BTreeMap<Run, u64>,
+    durable: BTreeMap<Run, u64>,
+    machines: BTreeMap<SessionId, u32>,
+    views: BTreeMap<(u32, Run), u64>,
+    place: CurrentRuns,
+}
+
+impl Views {
+    fn of(books: &Books) -> Self {
+        let (beginnings, place) = (beginnings(books), CurrentRuns::default());
+        let (machines, views) = (BTreeMap::new(), BTreeMap::new());
+        Self { durable: beginnings.clone(), beginnings, machines, views, place }
+    }
+
+    fn follow(&mut self, item: &Happened) {
+        let Self { durable, machines, views, place, .. } = self;
+        if let Happened::Leased { machine, session, id, run, .. } = item {
+            let run = (id.clone(), *run);
+            let length = durable.get(&run).copied().unwrap_or(1);
+            machines.insert(*session, *machine);
+            views.insert((*machine, run), length);
+        }
+        place.follow(item, |run, commit| {
+            let length = durable.entry(run.clone()).or_insert(1);
+            *length = commit.entries.last().map_or(*length, |entry| entry.seq.max(*length));
+            if let Some(machine) = machines.get(&commit.session) {
+                views.insert((*machine, run), *length);
+            }
+        });
+    }
+
+    /// Returns the length of the journal that a machine can know. Without a lease of this run, the
+    /// machine has opened the run itself.
+    fn length(&self, machine: u32, spot: &Spot) -> u64 {
+        let run = (spot.id.clone(), spot.run);
+        let opened = || self.beginnings.get(&run).copied().unwrap_or(1);
+        self.views.get(&(machine, run.clone())).copied().unwrap_or_else(opened)
+    }
 }
 
 /// Returns the length of each journal before the first commit to it. The journal of a retry begins

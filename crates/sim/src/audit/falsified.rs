@@ -17,6 +17,7 @@ use crate::{generate, quiet_panics};
 mod family;
 mod firsts;
 mod history;
+mod renamed;
 
 use family::{
     begins_paused, cancel_of_nobody, cancelled_by_care, child_untold, decision_lost, decision_twice,

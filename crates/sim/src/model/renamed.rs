@@ -68,6 +68,16 @@ impl ModelState {
         id
     }
 
+    /// Returns the first entry with an outcome of the operation of this entry, under any of its
+    /// names. Code that knew the outcome under an old name went on from there, though a build that
+    /// does not know the old name recorded it once more, later, under the new one.
+    pub(super) fn known_since(&self, entry: &Entry) -> u64 {
+        let names = entry.event.op().and_then(|op| self.names.get(&id_of(op)));
+        let is_outcome =
+            |told: &&Told| told.is_delivery && names.is_some_and(|names| names.contains(&told.id));
+        self.told.iter().filter(is_outcome).map(|told| told.seq).fold(entry.seq, u64::min)
+    }
+
     /// Checks that no other operation uses a name that was given up.
     pub(super) fn check_old_names(&mut self, kind: &'static str, written: &str) {
         let (name, _) = keyed(written);
