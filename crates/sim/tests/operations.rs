@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use syn::parse::{Parse, ParseStream};
+use proc_macro2::{Group, TokenStream, TokenTree};
+use syn::parse::{Parse, ParseStream, Parser};
 use syn::visit::Visit;
 use syn::{File, ImplItem, ImplItemFn, Item, ItemImpl, ReturnType, Type, Visibility};
 
@@ -47,6 +48,7 @@ fn the_source_tells_builders_and_what_they_give() {
     let named = [
         "Ctx::step",
         "Step::timeout",
+        "Receive::upgrade",
         "RunChild::priority",
         "Child::result",
         "Unblock::edit",
@@ -171,17 +173,47 @@ impl Parse for MacroMethods {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let pattern;
         syn::parenthesized!(pattern in input);
-        pattern.parse::<proc_macro2::TokenStream>()?;
+        pattern.parse::<TokenStream>()?;
         input.parse::<syn::Token![=>]>()?;
         let body;
         syn::braced!(body in input);
-        let mut methods = Vec::new();
-        while !body.is_empty() {
-            methods.push(body.parse()?);
-        }
-        input.parse::<proc_macro2::TokenStream>()?;
-        Ok(Self(methods))
+        let body = without_variables(body.parse()?);
+        input.parse::<TokenStream>()?;
+        let methods = |body: ParseStream<'_>| {
+            let mut methods = Vec::new();
+            while !body.is_empty() {
+                methods.push(body.parse()?);
+            }
+            Ok(methods)
+        };
+        methods.parse2(body).map(Self)
     }
+}
+
+/// Returns the body of a macro as if its variables were plain names. Repeated attributes, such as
+/// the documentation that the caller supplies, are left out.
+fn without_variables(body: TokenStream) -> TokenStream {
+    let mut plain = TokenStream::new();
+    let mut left = body.into_iter().peekable();
+    while let Some(token) = left.next() {
+        match token {
+            TokenTree::Punct(mark) if mark.as_char() == '$' => {
+                let Some(TokenTree::Group(repeated)) = left.peek().cloned() else { continue };
+                left.next();
+                left.next();
+                let is_attribute = repeated.stream().to_string().starts_with('#');
+                if !is_attribute {
+                    plain.extend(without_variables(repeated.stream()));
+                }
+            }
+            TokenTree::Group(group) => {
+                let inner = without_variables(group.stream());
+                plain.extend([TokenTree::Group(Group::new(group.delimiter(), inner))]);
+            }
+            token => plain.extend([token]),
+        }
+    }
+    plain
 }
 
 fn name_of(of: &Type) -> Option<String> {
