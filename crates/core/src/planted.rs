@@ -79,6 +79,8 @@ bugs! {
     TaskPauseUntold = "task-pause-untold",
     /// Progress does not reset the count of commits that failed for good.
     FailureCountKept = "failure-count-kept",
+    /// A suspect whose commits fail for good runs again without end, because its mark is progress.
+    VersionIsProgress = "version-is-progress",
     /// A step whose commit fails for good runs again without end.
     FailuresUnbounded = "failures-unbounded",
     /// When too many notices wait, the worker does not learn that it must read the inbox.

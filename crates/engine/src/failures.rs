@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Block, Command, Version};
+use abide_core::{Block, Command};
 use abide_store::{ExecutionKey, Hold, Leased};
 
 use crate::driver::End;
@@ -26,8 +26,11 @@ pub(crate) struct Failures {
 
 struct Failed {
     count: u32,
-    /// The version before the failed commit. A later version is progress.
-    version: Option<Version>,
+    /// The run and its recorded entries before the failed commit. More of them are progress.
+    ///
+    /// The version says nothing: a suspect raises it before each go, when it records that it runs
+    /// alone.
+    recorded: Option<(u32, u64)>,
     why: String,
 }
 
@@ -38,7 +41,7 @@ impl Failures {
     /// Counts a failure, and returns how long to wait before the execution is looked at again.
     pub(crate) fn count(&self, key: ExecutionKey, why: String) -> Duration {
         let mut by_key = self.lock();
-        let failed = by_key.entry(key).or_insert(Failed { count: 0, version: None, why: String::new() });
+        let failed = by_key.entry(key).or_insert(Failed { count: 0, recorded: None, why: String::new() });
         failed.count += 1;
         failed.why = why;
         self.exist.store(true, Ordering::Release);
@@ -65,11 +68,14 @@ impl Failures {
         }
         let mut by_key = self.lock();
         let failed = by_key.get_mut(&leased.key)?;
-        let has_progress = failed.version.is_some_and(|version| version != leased.version);
+        let is_deceived = planted(Bug::VersionIsProgress);
+        let count = if is_deceived { leased.version.0 } else { leased.execution.entry_count() };
+        let recorded = (leased.execution.run(), count);
+        let has_progress = failed.recorded.is_some_and(|before| before != recorded);
         if has_progress && !planted(Bug::FailureCountKept) {
             failed.count = 1;
         }
-        failed.version = Some(leased.version);
+        failed.recorded = Some(recorded);
         let Failed { count, why, .. } = failed;
         (*count >= count_max && !planted(Bug::FailuresUnbounded)).then(|| {
             format!("the store refused a commit {count} times, at most commit_failure_count_max = {count_max}: {why}")
@@ -94,8 +100,8 @@ pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> 
 #[cfg(test)]
 mod tests {
     use abide_core::{
-        Address, Epoch, Execution, ExecutionId, Kind, Lease, Name, Namespace, Payload, SessionId, Start,
-        Timestamp,
+        Address, By, Entry, Epoch, Event, Execution, ExecutionId, Kind, Lease, Name, Namespace, Payload,
+        SessionId, Start, Timestamp, Version,
     };
     use abide_store::InboxPage;
 
@@ -103,16 +109,18 @@ mod tests {
 
     const KEY: ExecutionKey = ExecutionKey(7);
 
-    fn at(version: u64) -> Leased {
+    fn at((version, entry_count): (u64, u64)) -> Leased {
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
         let start = Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"));
+        let mut execution = Execution::start(address, start, Timestamp::default()).0;
+        execution.apply(&Entry::new(entry_count, Timestamp::default(), Event::Resumed { by: By::client() }));
         Leased {
             key: KEY,
             lease: Lease { session: SessionId(1), epoch: Epoch(1) },
             version: Version(version),
             takeover_count: 0,
             suspicion: None,
-            execution: Execution::start(address, start, Timestamp::default()).0,
+            execution,
             journal: Vec::new(),
             first: None,
             is_first: true,
@@ -120,12 +128,13 @@ mod tests {
         }
     }
 
-    /// Counts one failure after the other at these versions, and checks whether each blocks.
-    fn check(versions: &[u64], expected: &[bool]) {
+    /// Counts one failure after the other at these numbers of entries, and checks whether each
+    /// blocks. Every go of a suspect raises the version.
+    fn check(entry_counts: &[u64], expected: &[bool]) {
         let failures = Failures::default();
-        let blocked = versions.iter().map(|version| {
+        let blocked = (10..).zip(entry_counts).map(|(version, entry_count)| {
             failures.count(KEY, "full".to_owned());
-            failures.verdict(&at(*version), 3).is_some()
+            failures.verdict(&at((version, *entry_count)), 3).is_some()
         });
         assert_eq!(blocked.collect::<Vec<_>>(), expected);
     }

@@ -3,6 +3,7 @@
 
 mod controls;
 mod loops;
+mod refused;
 mod waiters;
 mod world;
 
