@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::code::Recorded;
 use abide_core::{Block, ExecutionId, Kind, Name, Payload};
 use abide_engine::{Client, Engine};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::client_error::ClientError;
 use crate::code::{Code, CodeNames, KnownCode};
@@ -101,7 +101,7 @@ impl Abide {
     }
 
     /// Returns a handle on the execution with this id, whose result is a `T`.
-    pub fn handle<T: DeserializeOwned>(&self, id: &str) -> Handle<T> {
+    pub fn handle<T: Recorded>(&self, id: &str) -> Handle<T> {
         Handle::new(self.inner.client.clone(), ExecutionId::new(id))
     }
 

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::code::Recorded;
 use abide_core::{ExecutionId, InvalidName};
 use abide_engine::{Blocks, Client};
-use serde::de::DeserializeOwned;
 
 use crate::client_error::ClientError;
 use crate::handle::result_of;
@@ -46,7 +46,7 @@ impl<T> AwaitResult<T> {
 /// Nothing is pinned inside: the waiting future has a box of its own.
 impl<T> Unpin for AwaitResult<T> {}
 
-impl<T: DeserializeOwned> Future for AwaitResult<T>
+impl<T: Recorded> Future for AwaitResult<T>
 where
     T: 'static,
 {
@@ -65,7 +65,7 @@ where
     }
 }
 
-async fn ended<T: DeserializeOwned>(
+async fn ended<T: Recorded>(
     client: Client,
     id: Result<ExecutionId, InvalidName>,
     blocks: Blocks,

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::code::Recorded;
 use abide_core::{Block, ExecutionId, Op, OpKind};
 use abide_engine::{Delivery, OpHandle, Request, Site, Standing};
-use serde::de::DeserializeOwned;
 
 use crate::code::{Code, CodeNames};
 use crate::ctx::{Ctx, Opened, gone};
@@ -141,7 +141,7 @@ pub struct Child<T> {
     upgrade: Upgrade<T>,
 }
 
-impl<T: DeserializeOwned> Child<T> {
+impl<T: Recorded> Child<T> {
     /// Returns the id of the child.
     pub fn id(&self) -> &str {
         self.id.as_str()
@@ -170,7 +170,7 @@ pub struct ChildResult<T> {
     upgrade: Upgrade<T>,
 }
 
-impl<T: DeserializeOwned> Future for ChildResult<T> {
+impl<T: Recorded> Future for ChildResult<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {

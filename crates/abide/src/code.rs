@@ -13,16 +13,45 @@ use crate::client_error::ClientError;
 use crate::ctx::{Ctx, State};
 use crate::data;
 
+/// A value that can be read from its recorded form: it deserializes and owns its data.
+///
+/// Serde's traits are not supertraits here and of [`Value`]. The compiler would name them first,
+/// and not say what to do.
+#[diagnostic::on_unimplemented(
+    message = "say which type is read, `recv::<Decision>(..)`, and derive `Deserialize` for it: `{Self}` cannot be read",
+    label = "no type is given, or it cannot be read"
+)]
+pub trait Recorded: Sized {
+    /// Reads the value.
+    #[doc(hidden)]
+    fn from_payload(payload: &Payload) -> Result<Self, serde_json::Error>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: DeserializeOwned> Recorded for T {
+    fn from_payload(payload: &Payload) -> Result<Self, serde_json::Error> {
+        data::decode(payload)
+    }
+}
+
 /// A value that can be recorded and read again: it serializes, deserializes and owns its data.
 #[diagnostic::on_unimplemented(
     message = "derive `Serialize` and `Deserialize` for `{Self}`: it is recorded, and read again in a replay",
     label = "this cannot be recorded",
     note = "`#[derive(serde::Serialize, serde::Deserialize)]` does it for most types; what borrows or is not `Send` cannot be recorded"
 )]
-pub trait Value: Serialize + DeserializeOwned + Send {}
+pub trait Value: Recorded + Send {
+    /// Writes the value, unless it would be read back as another one.
+    #[doc(hidden)]
+    fn to_payload(&self) -> Result<Payload, serde_json::Error>;
+}
 
 #[diagnostic::do_not_recommend]
-impl<T: Serialize + DeserializeOwned + Send> Value for T {}
+impl<T: Serialize + DeserializeOwned + Send> Value for T {
+    fn to_payload(&self) -> Result<Payload, serde_json::Error> {
+        data::encode(self)
+    }
+}
 
 /// A closure that the engine may run again: everything that it captures can be cloned.
 #[diagnostic::on_unimplemented(
@@ -231,7 +260,7 @@ impl<C: Code> Native<C> {
 
     fn input(input: &Payload) -> Result<C::Input, Block> {
         let what = || format!("the input of {} {:?}", C::KIND.word(), C::NAME);
-        data::decode(input).map_err(|error| data::undecodable::<C::Input>(&what(), input, &error))
+        C::Input::from_payload(input).map_err(|error| data::undecodable::<C::Input>(&what(), input, &error))
     }
 }
 

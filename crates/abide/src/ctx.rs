@@ -10,11 +10,10 @@ use std::time::Duration;
 use abide_core::{Block, Name, Op, OpKind, OpUse, Timestamp};
 use abide_engine::{Board, OpHandle, Request, Site, TaskAttempt, UserTransaction, run_key};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::blocking::{BlockingPool, on_the_pool};
 use crate::child::{RunChild, StartChild};
-use crate::code::{Again, Code, Value};
+use crate::code::{Again, Code, Recorded, Value};
 use crate::data;
 use crate::error::{Error, Result};
 use crate::next::ContinueAsNew;
@@ -149,7 +148,7 @@ impl Ctx {
     /// a `T` is recorded as set aside, and the wait continues with its original timeout: see the
     /// guide on signals of another type.
     #[track_caller]
-    pub fn recv<T: DeserializeOwned + 'static>(&self, name: &str) -> Receive<T> {
+    pub fn recv<T: Recorded + 'static>(&self, name: &str) -> Receive<T> {
         Receive::new(self.clone(), name)
     }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::ser::Error as _;
 
+use crate::code::Value;
 use crate::plain;
 use crate::readable::Readable;
 
@@ -29,13 +30,13 @@ pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, serde_
 /// value now and in a replay. `None` stands for the value itself, where JSON cannot change it.
 pub(crate) fn round_trip<T>(value: &T) -> Result<(Payload, Option<T>), serde_json::Error>
 where
-    T: Serialize + DeserializeOwned,
+    T: Value,
 {
-    let payload = encode(value)?;
+    let payload = value.to_payload()?;
     if plain::is_plain::<T>() {
         return Ok((payload, None));
     }
-    match decode(&payload) {
+    match T::from_payload(&payload) {
         Ok(read) => Ok((payload, Some(read))),
         Err(error) => Err(serde_json::Error::custom(unread(error))),
     }
@@ -45,7 +46,7 @@ where
 /// sees. The closure has run, so an outcome is recorded even if its value cannot be.
 pub(crate) fn outcome_of<T>(result: crate::Result<T>) -> (Outcome, Option<T>)
 where
-    T: Serialize + DeserializeOwned,
+    T: Value,
 {
     match result {
         Ok(value) => match catch_unwind(AssertUnwindSafe(|| round_trip(&value))) {

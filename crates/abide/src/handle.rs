@@ -3,10 +3,10 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use crate::code::Recorded;
 use abide_core::{Body, By, Event, ExecutionId, InvalidName, Status, text};
 use abide_engine::{Begun, Client};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::await_result::AwaitResult;
 use crate::client_error::ClientError;
@@ -139,7 +139,7 @@ impl<T> Handle<T> {
     }
 }
 
-impl<T: DeserializeOwned> Handle<T> {
+impl<T: Recorded> Handle<T> {
     /// Waits until the execution has ended, and returns its result or its error. Dropping the
     /// future changes nothing.
     ///
@@ -152,9 +152,9 @@ impl<T: DeserializeOwned> Handle<T> {
 }
 
 /// Converts the event that ended an execution into the result for waiting clients.
-pub(crate) fn result_of<T: DeserializeOwned>(id: &ExecutionId, event: Event) -> Result<T, ClientError> {
+pub(crate) fn result_of<T: Recorded>(id: &ExecutionId, event: Event) -> Result<T, ClientError> {
     match event {
-        Event::Completed { result, .. } => data::decode(&result).map_err(|error| ClientError::Data {
+        Event::Completed { result, .. } => T::from_payload(&result).map_err(|error| ClientError::Data {
             message: format!(
                 "the result of execution {id:?} is no {}: {} ({error})",
                 std::any::type_name::<T>(),

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use abide_core::{Failure, FailureKind, OpKind, Payload};
 use abide_engine::{Delivery, Rejection, Request, Standing, panics};
-use serde::de::DeserializeOwned;
 
+use crate::code::Recorded;
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
@@ -56,7 +56,7 @@ impl<T> Receive<T> {
 
 /// Checks that the payload can be read as a `T`. A panic of the reading code is an error like any
 /// other: a sender must not harm other executions.
-fn check<T: DeserializeOwned>(upgrade: &Upgrade<T>, payload: &Payload) -> std::result::Result<(), Rejection> {
+fn check<T: Recorded>(upgrade: &Upgrade<T>, payload: &Payload) -> std::result::Result<(), Rejection> {
     let complaint = match catch_unwind(AssertUnwindSafe(|| upgrade.try_read(payload).map(drop))) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(complaint)) => complaint,
@@ -65,7 +65,7 @@ fn check<T: DeserializeOwned>(upgrade: &Upgrade<T>, payload: &Payload) -> std::r
     Err(Rejection { expected: std::any::type_name::<T>().to_owned(), complaint })
 }
 
-impl<T: DeserializeOwned + 'static> Future for Receive<T> {
+impl<T: Recorded + 'static> Future for Receive<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {

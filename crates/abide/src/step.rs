@@ -11,9 +11,9 @@ use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Failure, Fingerprint, OpKind, Outcome, Retry};
 use abide_engine::{Delivery, Inside, Request, RetryIf, Standing, StepOptions, panics};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::canonical;
+use crate::code::{Recorded, Value};
 use crate::ctx::Ctx;
 use crate::data;
 use crate::error::{Error, Result};
@@ -134,7 +134,7 @@ impl<'a, T> Step<'a, T> {
 
 impl<T> Future for Step<'_, T>
 where
-    T: Serialize + DeserializeOwned + Send,
+    T: Value,
 {
     type Output = Result<T>;
 
@@ -197,7 +197,7 @@ where
 }
 
 /// Converts the delivery of an operation into the result that the code sees.
-pub(crate) fn delivered<T: DeserializeOwned>(
+pub(crate) fn delivered<T: Recorded>(
     ctx: &Ctx,
     (slot, upgrade): (&mut LazyOp, &Upgrade<T>),
     delivery: Delivery,
@@ -207,7 +207,7 @@ pub(crate) fn delivered<T: DeserializeOwned>(
         Delivery::Interrupted(interrupt) => Poll::Ready(Err(Error::interrupted(interrupt))),
         Delivery::Outcome(Outcome::Failure(failure)) => Poll::Ready(Err(Error::from_failure(failure))),
         Delivery::Outcome(Outcome::Success(payload))
-            if planted(Bug::UnreadableResultFails) && data::decode::<T>(&payload).is_err() =>
+            if planted(Bug::UnreadableResultFails) && T::from_payload(&payload).is_err() =>
         {
             Poll::Ready(Err(Error::fatal("the recorded result cannot be read")))
         }

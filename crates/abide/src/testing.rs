@@ -37,11 +37,10 @@ use abide_store::{Clock, Store};
 pub use crash::{Survived, crash_everywhere};
 pub use history::{History, InvalidHistory};
 pub use replay::{Replay, replay};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 pub use test::Test;
 
 use crate::blocking::BlockingPool;
+use crate::code::Value;
 pub use crate::probe::MockCall;
 use crate::store::{self, Purpose, StoreBounds};
 use crate::{Abide, Builder, ClientError, Ctx, Result, Transact};
@@ -226,7 +225,7 @@ impl Skipping for Idle {
 pub fn transact<F, T>(ctx: &Ctx, name: &str, run: F) -> Transact<T>
 where
     F: FnOnce(&dyn Any) -> Result<T> + Clone + Send + 'static,
-    T: Serialize + DeserializeOwned + Send + 'static,
+    T: Value + 'static,
 {
     Transact::on_any(ctx.clone(), name, run)
 }

@@ -12,9 +12,8 @@ use abide_core::{OpKind, Outcome};
 use abide_engine::{Standing, UserTransaction, panics};
 use abide_sqlite::{StepConnection, StepStatement};
 use rusqlite::{Params, Row};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
+use crate::code::Value;
 use crate::ctx::Ctx;
 use crate::data;
 use crate::error::{Error, Result};
@@ -84,7 +83,7 @@ pub struct Transact<T> {
     result: PhantomData<fn() -> T>,
 }
 
-impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
+impl<T: Value + 'static> Transact<T> {
     op_options!();
 
     upgrade_option! {
@@ -122,7 +121,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
 }
 
 /// Runs the closure; returns whether its writes are kept, and its outcome.
-fn outcome_of<T: Serialize + DeserializeOwned>(run: impl FnOnce() -> Result<T>) -> (bool, Outcome) {
+fn outcome_of<T: Value>(run: impl FnOnce() -> Result<T>) -> (bool, Outcome) {
     let outcome = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => data::outcome_of(result).0,
         Err(panic) => Outcome::Failure(panics::failure(panic.as_ref())),
@@ -134,7 +133,7 @@ fn outcome_of<T: Serialize + DeserializeOwned>(run: impl FnOnce() -> Result<T>) 
     }
 }
 
-impl<T: DeserializeOwned> Future for Transact<T> {
+impl<T: Value> Future for Transact<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {

@@ -10,6 +10,7 @@ use abide_core::{Block, Payload};
 use abide_engine::panics;
 use serde::de::DeserializeOwned;
 
+use crate::code::Recorded;
 use crate::data;
 use crate::error::Result;
 
@@ -63,7 +64,7 @@ impl<T> Upgrade<T> {
     }
 }
 
-impl<T: DeserializeOwned> Upgrade<T> {
+impl<T: Recorded> Upgrade<T> {
     /// Returns the value in a recorded payload. The old type is tried only if the new one fails: a
     /// value of the new type that looks like an old one is not converted a second time.
     pub(crate) fn read(&self, what: impl Display, payload: &Payload) -> std::result::Result<T, Block> {
@@ -81,7 +82,7 @@ impl<T: DeserializeOwned> Upgrade<T> {
         {
             return Ok(value);
         }
-        let error = match data::decode(payload) {
+        let error = match T::from_payload(payload) {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };

@@ -44,3 +44,24 @@ async fn a_variable_or_parameter_may_have_the_name_of_its_workflow(abide: Abide)
     assert_eq!(abide.run(renamed, ()).await?, "renamed is called other");
     Ok(())
 }
+
+/// Names that generated code could use for its own variables.
+mod names_of_variables {
+    use super::*;
+
+    #[workflow]
+    async fn input(_ctx: Ctx, n: u32) -> Result<u32> {
+        Ok(n)
+    }
+
+    #[workflow]
+    async fn ctx(ctx: Ctx, n: u32) -> Result<u32> {
+        ctx.run(input, n + 1).await
+    }
+
+    #[abide::test]
+    async fn a_workflow_may_be_called_input_or_ctx(abide: Abide) -> Result<()> {
+        assert_eq!(abide.run(ctx, 1).await?, 2);
+        Ok(())
+    }
+}

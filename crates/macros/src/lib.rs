@@ -5,7 +5,7 @@
 //! input and output types.
 
 use proc_macro::TokenStream;
-use proc_macro2::{TokenStream as Tokens, TokenTree};
+use proc_macro2::{Span, TokenStream as Tokens, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
@@ -150,34 +150,42 @@ fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
     let vis = &function.vis;
     let docs = function.attrs.iter().filter(|attribute| attribute.path().is_ident("doc"));
     let body = body(function);
-    // At the user's own type, so that a compiler error points there.
-    let returns = quote_spanned!(function.sig.output.span()=> <#output as ::abide::__private::Returns>);
+    // At the user's own words, so that compiler errors point there.
+    let (input_span, output_span) = (here(input.span()), here(output.span()));
+    let returns = quote_spanned!(output_span=> <#output as ::abide::__private::Returns>);
+    let types = [
+        quote_spanned!(input_span=> type Input = #input;),
+        quote_spanned!(output_span=> type Output = #returns::Ok;),
+    ];
+    let item = quote_spanned!(here(ident.span())=> #vis struct #ident;);
+    let call = quote_spanned! {here(ident.span())=>
+        fn call(
+            __abide_ctx: ::abide::Ctx,
+            __abide_input: Self::Input,
+        ) -> impl ::core::future::Future<Output = ::abide::Result<Self::Output>> + ::core::marker::Send {
+            #[allow(dead_code)]
+            fn #ident() {}
+            #body
+            async move {
+                let _ = (&__abide_ctx, &__abide_input);
+                #returns::into_result(__abide_body(#call).await)
+            }
+        }
+    };
     quote! {
         #(#docs)*
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy, Debug)]
-        #vis struct #ident;
+        #item
 
         impl ::abide::Code for #ident {
-            type Input = #input;
-            type Output = #returns::Ok;
+            #(#types)*
             const NAME: &'static str = #name;
             const RENAMED_FROM: &'static [&'static str] = &[#(#olds),*];
             const KIND: ::abide::Kind = ::abide::Kind::#kind;
             const STRICT: bool = #strict;
 
-            fn call(
-                ctx: ::abide::Ctx,
-                input: Self::Input,
-            ) -> impl ::core::future::Future<Output = ::abide::Result<Self::Output>> + ::core::marker::Send {
-                #[allow(dead_code)]
-                fn #ident() {}
-                #body
-                async move {
-                    let _ = (&ctx, &input);
-                    #returns::into_result(__abide_body(#call).await)
-                }
-            }
+            #call
         }
 
         impl ::abide::#kind for #ident {}
@@ -186,6 +194,11 @@ fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
             ::abide::__private::Registered::of::<#ident>(::core::module_path!())
         }
     }
+}
+
+/// Returns a span in the user's own code, in which names mean what they mean in generated code.
+fn here(span: Span) -> Span {
+    Span::call_site().located_at(span)
 }
 
 /// Returns the function under its inner name.
@@ -236,7 +249,8 @@ fn check(function: &ItemFn, word: &str) -> Result<()> {
     Ok(())
 }
 
-/// The type of the input, and the arguments of the call, made of `ctx` and `input`.
+/// The type of the input, and the arguments of the call. Their names are no user's: a workflow that
+/// is called `input` is a unit struct, which a parameter of that name would be compared with.
 struct Parameters {
     input: Tokens,
     call: Tokens,
@@ -253,10 +267,10 @@ fn parameters(function: &ItemFn, word: &str) -> Result<Parameters> {
         .collect();
     match types.as_slice() {
         [] => Ok(Parameters { input: quote!(()), call: quote!() }),
-        [one] if is_ctx(one) => Ok(Parameters { input: quote!(()), call: quote!(ctx) }),
-        [one] => Ok(Parameters { input: owned(one, word)?, call: quote!(input) }),
+        [one] if is_ctx(one) => Ok(Parameters { input: quote!(()), call: quote!(__abide_ctx) }),
+        [one] => Ok(Parameters { input: owned(one, word)?, call: quote!(__abide_input) }),
         [first, second] if is_ctx(first) => {
-            Ok(Parameters { input: owned(second, word)?, call: quote!(ctx, input) })
+            Ok(Parameters { input: owned(second, word)?, call: quote!(__abide_ctx, __abide_input) })
         }
         [first, ..] if is_ctx(first) => {
             let message = format!(

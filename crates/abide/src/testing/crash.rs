@@ -14,12 +14,13 @@ use abide_store::{Commit, ExecutionKey, Retire, Store, Submit, Workers, export};
 
 use super::tap::{Passage, Tap};
 use super::test::{Test, opened, stands_still};
+use crate::ClientError;
+use crate::code::Value;
 use crate::code::{CodeNames, Workflow};
 use crate::handle::result_of;
 use crate::open::store_in_memory;
 use crate::probe::Probe;
 use crate::start::StartOptions;
-use crate::{ClientError, data};
 
 /// Runs a workflow once per position of its journal, crashes it there, resumes it, and checks that
 /// its result and every recorded entry are the same as without a crash. [`Test::crash_everywhere`]
@@ -55,7 +56,7 @@ impl Test {
     /// sides.
     pub fn crash_everywhere<W: Workflow>(self, _workflow: W, input: W::Input) -> Survived<W::Output> {
         let input =
-            data::encode(&input).unwrap_or_else(|error| panic!("the input does not serialize: {error}"));
+            input.to_payload().unwrap_or_else(|error| panic!("the input does not serialize: {error}"));
         let start = |now| {
             let names = CodeNames::of::<W>();
             let start = names.and_then(|names| StartOptions::default().start(names, input.clone(), now));
