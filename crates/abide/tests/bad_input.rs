@@ -3,8 +3,12 @@
 #![expect(clippy::disallowed_methods, reason = "workflows that await what they must not are what is tested")]
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 
+use abide::Receive;
 use abide::prelude::*;
 use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
@@ -391,6 +395,75 @@ async fn a_ctx_whose_execution_has_ended_is_refused_by_name(abide: Abide) -> Res
     assert_eq!(said(child.map(|child| child.err().unwrap())), expected(r#"child "fine""#));
     let next = ctx.continue_as_new::<()>(1).now_or_never();
     assert_eq!(said(next.map(Result::unwrap_err)), expected("continue_as_new"));
+    Ok(())
+}
+
+/// A job and its pool of one thread: real threads, so real time.
+#[derive(Clone)]
+struct Pool {
+    has_begun: Arc<AtomicBool>,
+}
+
+#[workflow]
+async fn queued_job(ctx: Ctx) -> Result<()> {
+    let has_begun = ctx.state::<Pool>().has_begun.clone();
+    let job = move || {
+        has_begun.store(true, Ordering::SeqCst);
+        Ok(())
+    };
+    ctx.blocking("late", job).timeout(ms(20)).await
+}
+
+#[test]
+fn a_queued_job_does_not_begin_after_its_timeout_was_recorded() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let occupies = tokio::task::spawn_blocking(move || released.recv().is_ok());
+        let pool = Pool { has_begun: Arc::default() };
+        let abide = Abide::builder("sqlite::memory:").state(pool.clone()).open().await.unwrap();
+        let error = abide.run(queued_job, ()).await.unwrap_err();
+        assert!(error.to_string().contains("the attempt took longer than 20ms"), "{error}");
+        release.send(()).unwrap();
+        assert!(occupies.await.unwrap());
+        // The queue is first in, first out: the job would have run before this one.
+        tokio::task::spawn_blocking(|| ()).await.unwrap();
+        assert!(!pool.has_begun.load(Ordering::SeqCst), "its timeout is its recorded outcome");
+    });
+}
+
+/// The waker of a task of the user's: whether it was called.
+#[derive(Default)]
+struct Called(AtomicBool);
+
+impl Wake for Called {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// An operation that a task of the user's waits for.
+static ELSEWHERE: Mutex<Option<(Pin<Box<Receive<u8>>>, Arc<Called>)>> = Mutex::new(None);
+
+#[workflow]
+async fn leaves_an_operation(ctx: Ctx) -> Result<()> {
+    let (mut receipt, called) = (Box::pin(ctx.recv("never")), Arc::new(Called::default()));
+    ctx.step("begin", || async { Ok(()) }).await?;
+    let waker = Waker::from(called.clone());
+    assert!(receipt.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    *ELSEWHERE.lock().unwrap() = Some((receipt, called));
+    ctx.sleep(secs(1)).await
+}
+
+/// Nobody else would poll the operation again: its task would wait for ever.
+#[abide::test]
+async fn an_operation_that_is_kept_elsewhere_is_woken_when_its_execution_is_gone(abide: Abide) -> Result<()> {
+    abide.run(leaves_an_operation, ()).await?;
+    let (receipt, called) = ELSEWHERE.lock().unwrap().take().unwrap();
+    assert!(called.0.load(Ordering::SeqCst), "its task was woken");
+    let error = receipt.now_or_never().expect("it says so at once").unwrap_err();
+    assert!(error.to_string().contains("has ended or left memory"), "{error}");
     Ok(())
 }
 

@@ -259,3 +259,101 @@ fn no_change_is_asked_about_inside_of_a_step_or_task() {
         assert!(error.contains(r#"patched "check" needs a workflow: a task has no journal"#), "{error}");
     });
 }
+
+#[workflow(name = "flow")]
+async fn patched_often(ctx: Ctx, count: u32) -> Result<u32> {
+    Ok((0..count).map(|nth| u32::from(ctx.patched(&format!("change-{nth}")))).sum())
+}
+
+#[test]
+fn a_run_has_at_most_patch_count_max_answers() {
+    world(|world| async move {
+        let (_, abide) = world.worker(patched_often).await;
+        assert_eq!(abide.run(patched_often, 128).await.unwrap(), 128);
+        let error = abide.run(patched_often, 129).await.unwrap_err();
+        assert!(matches!(error, ClientError::Blocked { .. }), "{error:?}");
+        let said = "the run has reached the limit patch_count_max: at most 128 changes";
+        assert!(error.to_string().contains(said), "{error}");
+    });
+}
+
+/// Asks in each of its runs, and continues as new after the first.
+mod continued {
+    use super::*;
+
+    #[workflow(name = "flow")]
+    pub(super) async fn old(ctx: Ctx, before: String) -> Result<String> {
+        step(&ctx, "a").await?;
+        wait(&ctx, "first").await?;
+        if before.is_empty() {
+            return ctx.continue_as_new("old ").await;
+        }
+        Ok(before)
+    }
+
+    #[workflow(name = "flow")]
+    pub(super) async fn new(ctx: Ctx, before: String) -> Result<String> {
+        let is_taken = ctx.patched("check");
+        step(&ctx, "a").await?;
+        wait(&ctx, "first").await?;
+        if before.is_empty() {
+            return ctx.continue_as_new(format!("{is_taken} ")).await;
+        }
+        Ok(format!("{before}{is_taken}"))
+    }
+}
+
+#[test]
+fn the_next_run_answers_anew() {
+    world(|world| async move {
+        let (machine, abide) = world.worker(continued::old).await;
+        abide.start(continued::old, String::new()).id("one").await.unwrap();
+        world.lab.sleep(secs(2)).await;
+        world.lab.crash(machine);
+        let (_, abide) = world.worker(continued::new).await;
+        world.signal(&abide, "first").await;
+        assert_eq!(world.answers().await, "check=true", "of the second run");
+        world.signal(&abide, "first").await;
+        assert_eq!(abide.handle::<String>("one").result().await.unwrap(), "false true");
+    });
+}
+
+/// Fails after a signal, before the change.
+mod failing {
+    use super::*;
+
+    #[workflow(name = "flow")]
+    pub(super) async fn old(ctx: Ctx) -> Result<String> {
+        step(&ctx, "a").await?;
+        wait(&ctx, "first").await?;
+        Err(Error::new("not yet"))
+    }
+
+    #[workflow(name = "flow")]
+    pub(super) async fn new(ctx: Ctx) -> Result<String> {
+        let is_early = ctx.patched("early");
+        step(&ctx, "a").await?;
+        wait(&ctx, "first").await?;
+        let is_late = ctx.patched("late");
+        step(&ctx, "b").await?;
+        Ok(format!("{is_early} {is_late}"))
+    }
+}
+
+/// A retry begins with an empty journal: the run is past no place.
+#[test]
+fn a_retry_answers_anew() {
+    world(|world| async move {
+        let (machine, abide) = world.worker(failing::old).await;
+        abide.start(failing::old, ()).id("one").await.unwrap();
+        world.signal(&abide, "first").await;
+        assert_eq!(abide.handle::<String>("one").status().await.unwrap(), Status::Failed);
+        world.lab.crash(machine);
+        let (_, abide) = world.worker(failing::new).await;
+        let handle = abide.handle::<String>("one");
+        handle.retry().await.unwrap();
+        world.signal(&abide, "first").await;
+        assert_eq!(handle.result().await.unwrap(), "true true");
+        assert_eq!(world.answers().await, "early=true late=true");
+    });
+}

@@ -139,6 +139,45 @@ fn progress_beside_poison_clears_nothing() {
     });
 }
 
+/// Fails at its first attempt and kills its process in the second one, each time. Meanwhile it
+/// records something every 50 ms.
+#[workflow]
+async fn busy_retried(ctx: Ctx) -> Result<()> {
+    let world = ctx.state::<Shared>();
+    let kill = ctx.step("kill", || async {
+        let _mark = world.enter(&ctx).await;
+        if world.begun_count() == 1 {
+            return Err(Error::new("not yet"));
+        }
+        world.lab.sleep(ms(500)).await;
+        world.die().await;
+        Ok(())
+    });
+    tokio::select! {
+        biased;
+        killed = kill.retry(Retry::fixed(ms(10)).max_attempts(2)) => killed,
+        never = tick(&ctx) => never,
+    }
+}
+
+#[test]
+fn progress_beside_a_deadly_second_attempt_clears_nothing() {
+    on_both(async |world| {
+        let mut workers = vec![same_build(&world).await];
+        workers[0].start(busy_retried, ()).id("busy").await.unwrap();
+        for _ in 0..DEATH_COUNT {
+            within(&world, secs(600), world.died.notified()).await;
+            workers.push(same_build(&world).await);
+        }
+        keep_alive(&world, &mut workers, secs(60)).await;
+        let handle = workers.last().unwrap().handle::<u64>("busy");
+        let why = handle.why().await.unwrap();
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+        assert!(why.contains("its worker died 5 times while it ran alone"), "{why}");
+        assert_eq!(world.company("busy").len(), 1 + DEATH_COUNT);
+    });
+}
+
 #[test]
 fn a_closure_that_is_recorded_at_last_clears_a_busy_suspect() {
     on_both(async |world| {
