@@ -1,14 +1,14 @@
 //! Durable operations, and how a replay recognizes them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Name;
 use crate::hash::Hash;
 use crate::planted::{Bug, planted};
+use crate::{Few, Name};
 
 /// The sort of a durable operation. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -182,7 +182,7 @@ pub struct OpUse<'a> {
 /// A run may use a million names, so a name that was used once costs one hash and nothing else.
 #[derive(Debug, Default)]
 pub struct Uses {
-    once: HashSet<u64, KeyHasher>,
+    once: Few<u64, ()>,
     more: HashMap<u64, u32, KeyHasher>,
     /// The kinds that the run has used, as bits: no name can be taken for an unused kind.
     kinds: u32,
@@ -210,7 +210,7 @@ impl Uses {
         let mut use_key = use_key(wanted.kind, name_hash);
         if let Some(key) = wanted.key.filter(|_| !planted(Bug::KeyIgnored)) {
             // Its name is taken for its kind, but that does not count as a use without a key.
-            self.once.insert(use_key ^ KEYED);
+            self.once.insert(use_key ^ KEYED, ());
             use_key = Hash::new().with(&use_key.to_le_bytes()).with(key.as_str().as_bytes()).finish();
         }
         let nth = self.count(use_key);
@@ -249,7 +249,7 @@ impl Uses {
     }
 
     fn count(&mut self, use_key: u64) -> u32 {
-        if self.once.insert(use_key) {
+        if self.once.insert(use_key, ()).is_none() {
             return 1;
         }
         let count = self.more.entry(use_key).or_insert(1);

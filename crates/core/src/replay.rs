@@ -6,7 +6,7 @@ use std::fmt;
 use crate::planted::{Bug, planted};
 use crate::rename::{Renamed, Renames};
 use crate::{
-    Block, Entry, Event, Failure, KeyHasher, Op, OpIndex, OpKind, Outcome, Remedied, Remedy, StepRecord,
+    Block, Entry, Event, Failure, Few, KeyHasher, Op, OpIndex, OpKind, Outcome, Remedied, Remedy, StepRecord,
     Timestamp,
 };
 
@@ -26,7 +26,7 @@ pub struct Cursor {
     /// Operations that strict code asked for and gave up again: their records are simply unused.
     given_up: HashSet<u64, KeyHasher>,
     passed: u64,
-    open: HashSet<u64, KeyHasher>,
+    open: Few<u64, ()>,
     skipped: HashMap<u64, Skipped, KeyHasher>,
     /// Open operations whose entry was skipped before they opened, by entry number.
     wanted: BTreeSet<(u32, u64)>,
@@ -106,7 +106,7 @@ impl Cursor {
 
     /// Opens an operation: the workflow waits for its outcome.
     pub fn open(&mut self, key: OpIndex) {
-        self.open.insert(key.0);
+        self.open.insert(key.0, ());
         if let Some(Skipped { seq, .. }) = self.skipped.get(&key.0) {
             self.wanted.insert((*seq, key.0));
         }
@@ -169,7 +169,7 @@ impl Cursor {
 
     /// Closes an operation: the workflow no longer waits for it.
     pub fn close(&mut self, key: OpIndex) {
-        if self.open.remove(&key.0) && self.strict {
+        if self.open.remove(&key.0).is_some() && self.strict {
             self.given_up.insert(key.0);
         }
         self.renames.close(key.0);
@@ -246,7 +246,7 @@ impl Cursor {
             return Ok(false);
         }
         self.notes.remove(&key);
-        if self.open.remove(&key) {
+        if self.open.remove(&key).is_some() {
             self.renames.close(key);
             return Ok(true);
         }

@@ -1,6 +1,5 @@
 //! The places in the code that the entries of a journal come from.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -21,13 +20,16 @@ pub struct SiteMark {
 
 /// The texts of the places of one run, as far as its entries have been read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sites(BTreeMap<u32, Arc<str>>);
+pub struct Sites(Vec<(u32, Arc<str>)>);
 
 impl Sites {
     /// Takes the text that an entry carries, if it carries one.
     pub fn learn(&mut self, entry: &Entry) {
         if let Some(SiteMark { number, text: Some(text) }) = &entry.site {
-            self.0.insert(*number, text.clone());
+            match self.0.binary_search_by_key(number, |(known, _)| *known) {
+                Ok(at) => self.0[at].1 = text.clone(),
+                Err(at) => self.0.insert(at, (*number, text.clone())),
+            }
         }
     }
 
@@ -40,7 +42,8 @@ impl Sites {
 
     /// Returns the text for a number.
     pub fn text(&self, number: u32) -> Option<&str> {
-        self.0.get(&number).map(AsRef::as_ref)
+        let at = self.0.binary_search_by_key(&number, |(known, _)| *known).ok()?;
+        Some(&self.0[at].1)
     }
 
     /// Returns the number of a text that an entry has recorded.
@@ -51,7 +54,7 @@ impl Sites {
     /// Returns the mark for a place that no entry has recorded; `None` if the run has `count_max`
     /// places already.
     pub fn first_mark(&self, text: Arc<str>, count_max: u32) -> Option<SiteMark> {
-        let last = self.0.last_key_value().map_or(0, |(number, _)| *number);
+        let last = self.0.last().map_or(0, |(number, _)| *number);
         (last < count_max).then(|| SiteMark { number: last + 1, text: Some(text) })
     }
 }

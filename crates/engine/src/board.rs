@@ -12,17 +12,17 @@ mod patch;
 mod site;
 mod wanted;
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Execution, ExecutionId, Failure, FailureKind, KeyHasher, Op, OpUse, Outcome, Payload,
+    Address, Block, Execution, ExecutionId, Failure, FailureKind, Few, Op, OpUse, Outcome, Payload,
     Timestamp, Uses,
 };
 
+use crate::line::Line;
 use crate::mailbox::Mailbox;
 use closure::StepWaker;
 pub use identity::run_key;
@@ -52,14 +52,13 @@ pub(crate) struct Shared {
     polling_thread: AtomicU64,
 }
 
-#[derive(Default)]
 pub(crate) struct BoardState {
     /// Each slot has its own box: a table has room for several, and most workflows wait for one
     /// thing.
-    pub(crate) slots: HashMap<u64, Box<OpenOp>, KeyHasher>,
+    pub(crate) slots: Few<u64, Box<OpenOp>>,
     pub(crate) opened: Vec<u64>,
     pub(crate) dropped: Vec<OpenOp>,
-    pub(crate) finished: VecDeque<u64>,
+    pub(crate) finished: Line<u64>,
     pub(crate) block: Option<Block>,
     /// Why the code winds down, if it does.
     pub(crate) interrupt: Option<Interrupt>,
@@ -83,6 +82,26 @@ struct Next {
 }
 
 impl BoardState {
+    fn new(execution: &Execution, now: Timestamp) -> Self {
+        Self {
+            slots: Few::default(),
+            opened: Vec::new(),
+            dropped: Vec::new(),
+            finished: Line::default(),
+            block: None,
+            interrupt: None,
+            evicting: false,
+            running_count: 0,
+            now,
+            uses: Uses::expecting(execution.entry_count()),
+            patches: Patches::of(execution),
+            next_slot: 0,
+            random_count: 0,
+            shield_depth: 0,
+            next: None,
+        }
+    }
+
     /// Whether the code has used the name of this operation for its kind.
     pub(crate) fn has_used(&self, op: &Op) -> bool {
         self.uses.has(op.kind, &op.name)
@@ -179,12 +198,7 @@ impl Board {
         Self(Arc::new(Shared {
             address: execution.address().clone(),
             run: execution.run(),
-            state: Mutex::new(BoardState {
-                now,
-                uses: Uses::expecting(execution.entry_count()),
-                patches: Patches::of(execution),
-                ..BoardState::default()
-            }),
+            state: Mutex::new(BoardState::new(execution, now)),
             mailbox,
             woken: Mutex::default(),
             foreign: AtomicBool::new(false),

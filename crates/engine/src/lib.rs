@@ -25,6 +25,7 @@ mod inbox;
 mod journal;
 mod kept;
 mod ledger;
+mod line;
 mod mailbox;
 mod news;
 mod options;

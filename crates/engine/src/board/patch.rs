@@ -8,7 +8,6 @@ use abide_core::{Block, Execution, Name, Patch};
 use super::{Board, BoardState, Shared, Site};
 
 /// The changes that the code has asked about.
-#[derive(Default)]
 pub(super) struct Patches {
     known: BTreeMap<Name, bool>,
     /// Answers that are not recorded yet.
@@ -20,7 +19,7 @@ pub(super) struct Patches {
 impl Patches {
     pub(super) fn of(execution: &Execution) -> Self {
         let known = execution.patches().iter().map(|patch| (patch.change.clone(), patch.is_taken)).collect();
-        Self { known, ..Self::default() }
+        Self { known, new: Vec::new(), is_behind: false }
     }
 }
 

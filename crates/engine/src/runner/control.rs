@@ -20,7 +20,10 @@ impl Runner {
                 // Entries that were recorded earlier are delivered earlier.
                 Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => {
                     let is_first = planted(Bug::ResultHiddenByCancel);
-                    self.run.undelivered.insert(if is_first { 0 } else { self.run.undelivered.len() }, entry);
+                    match is_first {
+                        true => self.run.undelivered.push_front(entry),
+                        false => self.run.undelivered.push_back(entry),
+                    }
                 }
                 event if event.is_terminal() => self.end(event),
                 // The run begins anew from its journal as it then is: this runner may have

@@ -37,9 +37,9 @@ use std::task::{Context, Poll, Waker};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Block, Body, By, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
-    Message, MessageId, Name, Op, OpIndex, Origin, Payload, Refusal, Remedied, Remedy, SiteMark, Timestamp,
-    Waiting,
+    Block, Body, By, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, Few,
+    KeyHasher, Message, MessageId, Name, Op, OpIndex, Origin, Payload, Refusal, Remedied, Remedy, SiteMark,
+    Timestamp, Waiting,
 };
 use abide_store::Hold;
 
@@ -47,6 +47,7 @@ use crate::board::{Board, BoardState, Delivery, Interrupt, OpState, Request, Sit
 use crate::driver::{Driver, End, Opening};
 use crate::inbox::{Left, Letter};
 use crate::journal::Journal;
+use crate::line::Line;
 use crate::mailbox::Order;
 use crate::panics;
 use crate::registry::{CodeFuture, WorkflowCode};
@@ -100,7 +101,7 @@ struct Run {
     stage: Stage,
     /// Entries recorded since the journal was read and not yet seen by the code: outcomes, a
     /// cancellation, the deadline.
-    undelivered: VecDeque<Entry>,
+    undelivered: Line<Entry>,
     /// Children that were started and have no outcome yet.
     children: BTreeMap<OpIndex, ExecutionId>,
     given_up: GivenUp,
@@ -123,7 +124,7 @@ impl Run {
             edits: Edits::default(),
             sites: RunSites::default(),
             stage: Stage::Absent,
-            undelivered: VecDeque::new(),
+            undelivered: Line::default(),
             children: BTreeMap::new(),
             given_up: GivenUp::default(),
             answers: Answers::default(),

@@ -8,15 +8,15 @@ pub(super) enum Stage {
     /// The code is not in memory: it has not been called, or the run is over.
     Absent,
     /// Recorded entries are delivered.
-    Replaying(Active),
+    Replaying(Box<Active>),
     /// New entries are recorded.
-    Live(Active),
+    Live(Box<Active>),
     /// A transaction of this operation is being committed. Closures go on, and no entry is numbered
     /// until the transaction's entry has its number.
-    Transacting(Active, OpIndex),
+    Transacting(Box<Active>, OpIndex),
     /// The code goes no further here, because something is in the way. Running closures end and are
     /// recorded, and then the run leaves memory.
-    Halted(Active),
+    Halted(Box<Active>),
 }
 
 impl Stage {
@@ -40,7 +40,7 @@ impl Stage {
         }
     }
 
-    pub(super) fn take(&mut self) -> Option<Active> {
+    pub(super) fn take(&mut self) -> Option<Box<Active>> {
         match std::mem::replace(self, Self::Absent) {
             Self::Absent => None,
             Self::Replaying(active)
@@ -89,15 +89,15 @@ pub(super) struct Active {
     /// The result that the code returned.
     pub(super) result: Option<Result<Payload, Failure>>,
     /// Open operations.
-    pub(super) slots: HashMap<OpIndex, u64, KeyHasher>,
+    pub(super) slots: Few<OpIndex, u64>,
     /// Those of them that wait for the result of a child.
     pub(super) result_waits: HashSet<OpIndex, KeyHasher>,
     /// Open operations that the journal does not have, to be started.
-    pub(super) unsettled: VecDeque<u64>,
+    pub(super) unsettled: Line<u64>,
     /// The same for operations that start children.
-    pub(super) unstarted: VecDeque<u64>,
+    pub(super) unstarted: Line<u64>,
     /// Closures that may start as soon as everything before them is durable.
-    pub(super) startable: VecDeque<u64>,
+    pub(super) startable: Line<u64>,
     pub(super) timers: BinaryHeap<Reverse<Timer>>,
     /// The last look at the inbox on behalf of timers that are due.
     pub(super) look: Option<Look>,
@@ -173,11 +173,11 @@ impl Active {
             future,
             waker,
             result,
-            slots: HashMap::default(),
+            slots: Few::default(),
             result_waits: HashSet::default(),
-            unsettled: VecDeque::new(),
-            unstarted: VecDeque::new(),
-            startable: VecDeque::new(),
+            unsettled: Line::default(),
+            unstarted: Line::default(),
+            startable: Line::default(),
             timers: BinaryHeap::new(),
             look: None,
             is_held_back: false,
@@ -350,7 +350,7 @@ impl Active {
             state.interrupt = Some(interrupt);
             state.now = at;
             let mut ids = Vec::new();
-            for (id, slot) in &mut state.slots {
+            for (id, slot) in state.slots.iter_mut() {
                 if slot.shielded || matches!(slot.state, OpState::Delivered(_)) {
                     continue;
                 }
@@ -382,10 +382,11 @@ impl Active {
     }
 
     /// Drops the code without treating the drop as the code's own act.
-    pub(super) fn evict(self) {
+    pub(super) fn evict(mut self: Box<Self>) {
         self.board.0.lock().evicting = true;
+        let future = self.future.take();
         // User code runs in destructors too, and may panic there.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(self.future)));
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
         // A slot's waker leads back to the board: left there, neither would ever be freed. Calling
         // it informs an operation that was kept elsewhere.
         let shared = &self.board.0;
