@@ -7,28 +7,24 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Body, Bounds, Command, Entry, Epoch, Execution, Lease, Message, MessageId, Name, Payload, Proof,
-    Refusal, SiteMark, Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Version, codec,
+    Address, Body, Command, Entry, Epoch, Execution, Lease, Message, MessageId, Payload, Proof, Refusal,
+    SiteMark, Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Version, codec,
 };
 use abide_store::{
-    Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
-    Transaction,
+    Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Transaction,
 };
 
 use crate::driver::End;
 use crate::engine::Inner;
 use crate::news::News;
-use crate::runtime::{BoxFuture, Runtime};
+use crate::runtime::BoxFuture;
 
 /// Decides commands, collects their entries and messages, and commits them, one commit at a time.
 ///
 /// A commit whose outcome is unknown, or that the store could not take, is sent again unchanged:
 /// the version that it was prepared at is its name, so it happens once.
 pub(crate) struct Ledger {
-    store: Arc<dyn Store>,
-    runtime: Arc<dyn Runtime>,
-    bounds: Bounds,
-    build: Name,
+    engine: Arc<Inner>,
     pub(crate) key: ExecutionKey,
     lease: Lease,
     version: Version,
@@ -107,12 +103,9 @@ pub(crate) struct Terms {
 }
 
 impl Ledger {
-    pub(crate) fn new(engine: &Inner, leased: Leased) -> Self {
+    pub(crate) fn new(engine: &Arc<Inner>, leased: Leased) -> Self {
         Self {
-            store: engine.store.clone(),
-            runtime: engine.runtime.clone(),
-            bounds: engine.options.bounds.clone(),
-            build: engine.build().clone(),
+            engine: engine.clone(),
             key: leased.key,
             lease: leased.lease,
             version: leased.version,
@@ -144,7 +137,7 @@ impl Ledger {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.runtime.now()
+        self.engine.runtime.now()
     }
 
     /// Decides a command and takes down its entries. They are not durable yet.
@@ -158,8 +151,8 @@ impl Ledger {
         site: Option<SiteMark>,
         command: Command,
     ) -> Result<Vec<Entry>, Refusal> {
-        let now = self.runtime.now();
-        let command = command.found_by(&self.build).bounded(&self.bounds);
+        let now = self.engine.runtime.now();
+        let command = command.found_by(self.engine.build()).bounded(&self.engine.options.bounds);
         let mut decision = self.execution.decide(command, now)?;
         self.tree_orders.extend(decision.tree.take());
         let (entries, outgoing) = decision.record_from(site, &mut self.execution, now);
@@ -173,7 +166,7 @@ impl Ledger {
     /// Begins the next run of an execution that continues as new. Returns its first entry, which
     /// goes with the next commit.
     pub(crate) fn begin_next_run(&mut self, start: &Start, input: Payload) -> Entry {
-        let (execution, first) = self.execution.continued(start, input, self.runtime.now());
+        let (execution, first) = self.execution.continued(start, input, self.engine.runtime.now());
         self.execution = execution;
         self.next = Some(Record::of(&first));
         self.durable = 0;
@@ -312,7 +305,7 @@ impl Ledger {
     }
 
     fn send(&mut self, commit: Commit) {
-        let answer = self.store.commit(commit.clone());
+        let answer = self.engine.store.commit(commit.clone());
         let entry_count = self.execution.entry_count();
         let news = (std::mem::take(&mut self.news), self.run_before);
         self.run_before = self.execution.run();
@@ -326,7 +319,7 @@ impl Ledger {
             if let Some(pause) = &mut flight.pause {
                 std::task::ready!(pause.as_mut().poll(cx));
                 flight.pause = None;
-                flight.answer = self.store.commit(flight.commit.clone());
+                flight.answer = self.engine.store.commit(flight.commit.clone());
             }
             match std::task::ready!(flight.answer.as_mut().poll(cx)) {
                 Err(error) if error.is_transient() => self.wait_to_send_again(&error),
@@ -389,7 +382,7 @@ impl Ledger {
         let Some(flight) = &mut self.in_flight else { return };
         let pause = PAUSE_FIRST.saturating_mul(1 << flight.failed_count.min(10)).min(PAUSE_MAX);
         flight.failed_count += 1;
-        flight.pause = Some(self.runtime.sleep(pause));
+        flight.pause = Some(self.engine.runtime.sleep(pause));
     }
 }
 

@@ -31,7 +31,8 @@ pub(crate) type WaitSites = Option<Vec<Option<Arc<str>>>>;
 pub struct Seat {
     pub(crate) engine: Arc<Inner>,
     mailbox: Arc<Mailbox>,
-    ledger: Ledger,
+    /// Boxed: it is large, and a seat moves several times before its driver has it.
+    ledger: Box<Ledger>,
     inbox: Inbox,
     order: Order,
     /// Whether none of its code was called before.
@@ -98,7 +99,7 @@ impl Seat {
         let home = (engine.store.clone(), engine.runtime.clone());
         let inbox = Inbox::new(home, engine.options.mail_bytes_max, (leased.key, leased.lease.epoch), page);
         let is_first = leased.is_first;
-        let ledger = Ledger::new(&engine, leased);
+        let ledger = Box::new(Ledger::new(&engine, leased));
         let presence = Presence::new(engine.clone());
         let order = Order::Run;
         (

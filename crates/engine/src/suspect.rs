@@ -134,7 +134,7 @@ async fn admit(engine: Arc<Inner>, mailbox: Arc<Mailbox>, (leased, record): (Lea
 
 /// Returns a suspect's lease without running anything of it; its record stays. The waits of its
 /// last life wake nobody: the suspect would be put back at once.
-async fn give_back(engine: &Inner, leased: Leased, record: &Record) -> End {
+async fn give_back(engine: &Arc<Inner>, leased: Leased, record: &Record) -> End {
     let summary = Summary { wake_at: None, ..leased.execution.summary(&record.waiting) };
     Ledger::new(engine, leased).leave(summary, Hold::Yield).await
 }
