@@ -94,7 +94,7 @@ impl Abide {
                 CodeNames::checked(kind.ok_or_else(unknown)?, name, &[])?
             }
         };
-        let start = StartOptions::default().start(names, payload, client.now())?;
+        let start = StartOptions::default().start(names, payload, || client.now())?;
         let begun =
             client.start(&id, start.into()).await.map_err(|error| ClientError::of(id.as_str(), error))?;
         Ok(Handle::begun(client.clone(), id, begun))

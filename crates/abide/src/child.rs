@@ -78,7 +78,7 @@ impl<C: Code> StartChild<C> {
             limit(format!("the input of child {:?} does not serialize: {error}", C::NAME))
         })?;
         let start = CodeNames::of::<C>()
-            .and_then(|code| options.start(code, payload, ctx.now()))
+            .and_then(|code| options.start(code, payload, || ctx.now()))
             .map_err(|error| limit(error.to_string()))?;
         let id = options
             .id

@@ -1,5 +1,6 @@
 //! `abide.start` and `abide.run`.
 
+use std::cell::LazyCell;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -116,13 +117,14 @@ impl StartOptions {
         self.tags.push((key, value));
     }
 
-    /// Returns the start that these options describe, at `now`.
+    /// Returns the start that these options describe. The clock is read only for a delay.
     pub(crate) fn start(
         &self,
         code: CodeNames,
         input: Payload,
-        now: Timestamp,
+        now: impl FnOnce() -> Timestamp,
     ) -> Result<abide_core::Start, InvalidName> {
+        let now = LazyCell::new(now);
         let tags = tags(&self.tags)?;
         Tag::check_keys(&tags)?;
         let capability = |text: &String| Name::of_field("capability", text);
@@ -179,7 +181,7 @@ impl<C: Code> Start<C> {
             Some(id) => ExecutionId::new(id)?,
             None => client.fresh_id(),
         };
-        let start = self.options.start(CodeNames::of::<C>()?, self.input?, client.now())?;
+        let start = self.options.start(CodeNames::of::<C>()?, self.input?, || client.now())?;
         Ok((client, id, Arc::new(start)))
     }
 

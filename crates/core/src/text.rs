@@ -38,7 +38,8 @@ pub fn quoted(text: &str) -> String {
 
 /// Whether the text is all printable ASCII, as nearly every text is.
 pub(crate) fn is_plain(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+    // All bytes are looked at, so that the compiler can compare many at a time.
+    text.bytes().fold(true, |is_plain, byte| is_plain & matches!(byte, b' '..=b'~'))
 }
 
 /// Returns the name of a character that people cannot see, or that changes how they see others.

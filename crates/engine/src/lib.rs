@@ -43,6 +43,7 @@ pub mod sim;
 mod suspect;
 mod task;
 mod task_waker;
+mod text_hasher;
 mod tree;
 mod turns;
 mod watch;

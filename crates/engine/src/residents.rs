@@ -32,11 +32,11 @@ pub(crate) struct Residents {
     seats: HashMap<ExecutionKey, Resident, KeyHasher>,
     pub(crate) quarantine: Quarantine,
     /// The mail of executions whose lease is known to the store but not yet here.
-    early: HashMap<ExecutionKey, Arrivals>,
+    early: HashMap<ExecutionKey, Arrivals, KeyHasher>,
     early_bytes: usize,
     /// Executions that were leased to this session anew while they were in memory: the store knows
     /// before the runner that the old lease is returned.
-    again: HashSet<ExecutionKey>,
+    again: HashSet<ExecutionKey, KeyHasher>,
     /// Whether there was no room for a claim: the next execution that leaves reports it.
     pub(crate) is_full: bool,
     /// The session whose leases are counted.
@@ -44,7 +44,7 @@ pub(crate) struct Residents {
     tally: Tally,
     /// Executions that have no seat here, and that are looked up in the store because they may be
     /// leased to this session.
-    wanted: HashSet<ExecutionKey>,
+    wanted: HashSet<ExecutionKey, KeyHasher>,
     recovered: Recovered,
 }
 

@@ -193,10 +193,8 @@ impl Runtime for TokioRuntime {
     #[expect(clippy::disallowed_methods, reason = "this is the home of the system's randomness")]
     fn random(&self) -> u64 {
         use std::hash::{BuildHasher, Hasher};
-        // Each RandomState has fresh keys from the system's randomness; the time keeps two calls
-        // apart.
-        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-        hasher.write_i64(self.now().as_micros());
-        hasher.finish()
+        // Each RandomState has fresh keys: the system's randomness, and a count of the calls on
+        // this thread.
+        std::collections::hash_map::RandomState::new().build_hasher().finish()
     }
 }

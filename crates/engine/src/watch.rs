@@ -14,6 +14,7 @@ use abide_core::{Event, ExecutionId};
 use tokio::sync::{Notify, oneshot};
 
 use crate::runtime::Runtime;
+use crate::text_hasher::TextHasher;
 
 /// The waiting callers, by the id that they wait for.
 #[derive(Debug, Default)]
@@ -25,7 +26,7 @@ pub(crate) struct Watchers {
 
 #[derive(Debug, Default)]
 struct Watched {
-    waiting: HashMap<ExecutionId, Vec<Watcher>>,
+    waiting: HashMap<ExecutionId, Vec<Watcher>, TextHasher>,
     /// Whether a follower is under way.
     is_followed: bool,
 }

@@ -59,7 +59,7 @@ impl Test {
             input.to_payload().unwrap_or_else(|error| panic!("the input does not serialize: {error}"));
         let start = |now| {
             let names = CodeNames::of::<W>();
-            let start = names.and_then(|names| StartOptions::default().start(names, input.clone(), now));
+            let start = names.and_then(|names| StartOptions::default().start(names, input.clone(), || now));
             Arc::new(start.unwrap_or_else(|error| panic!("{error}")))
         };
         let undisturbed = Life::live(&self, &start, None).expect("without a crash it ends");
