@@ -96,16 +96,19 @@ pub(crate) struct Batch<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Frequent {
     ExecutionInsert,
+    ExecutionInsertTop,
     ExecutionKeep,
     ExecutionRelease,
+    ExecutionFinish,
     JournalAppend,
+    JournalAppendPlain,
     InboxInsert,
 }
 
 /// Frequent statements, held for the whole transaction: fetching one from the cache of the
 /// connection costs a tenth of an operation.
 #[derive(Default)]
-pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 5]);
+pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 8]);
 
 impl<'c> Statements<'c> {
     pub(crate) fn get(
@@ -125,9 +128,12 @@ impl Frequent {
     fn text(self) -> &'static str {
         match self {
             Self::ExecutionInsert => sql::EXECUTION_INSERT,
+            Self::ExecutionInsertTop => sql::EXECUTION_INSERT_TOP,
             Self::ExecutionKeep => sql::EXECUTION_KEEP,
             Self::ExecutionRelease => sql::EXECUTION_RELEASE,
+            Self::ExecutionFinish => sql::EXECUTION_FINISH,
             Self::JournalAppend => sql::JOURNAL_APPEND,
+            Self::JournalAppendPlain => sql::JOURNAL_APPEND_PLAIN,
             Self::InboxInsert => sql::INBOX_INSERT,
         }
     }

@@ -38,7 +38,7 @@ pub(crate) struct Pack {
     seq: u64,
     count: u64,
     /// The happening that the feed reports for the last entry.
-    happened: Option<u8>,
+    pub(crate) happened: Option<u8>,
     pub(crate) body: Vec<u8>,
     /// The checksum of the entries; the rest of the row is added when it is known.
     sum: Checksum,
@@ -108,10 +108,6 @@ pub(crate) fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
 }
 
 impl Pack {
-    pub(crate) fn happened(&self) -> Option<u8> {
-        self.happened
-    }
-
     /// Appends this row to the chain of an execution. The caller has checked the numbers.
     pub(crate) fn append(
         &mut self,
@@ -151,8 +147,12 @@ impl Pack {
     pub(crate) fn write(&mut self, batch: &mut Batch<'_>, link: &Link) -> Result<(), Stop> {
         checksum::put(&mut self.body, link.sum(self.seq, self.sum));
         let Link { row, key, previous, happened, skip } = link;
-        let append = batch.statements.get(batch.connection, Frequent::JournalAppend)?;
-        append.execute(params![row, key, previous, integer(self.seq), happened, skip, self.body])?;
+        let which = if skip.is_some() { Frequent::JournalAppend } else { Frequent::JournalAppendPlain };
+        let (append, seq) = (batch.statements.get(batch.connection, which)?, integer(self.seq));
+        match skip {
+            None => append.execute(params![row, key, previous, seq, happened, self.body])?,
+            Some(skip) => append.execute(params![row, key, previous, seq, happened, skip, self.body])?,
+        };
         Ok(())
     }
 }

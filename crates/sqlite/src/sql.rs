@@ -159,6 +159,13 @@ INSERT INTO abide_executions (
 )
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?13)
 ON CONFLICT (namespace, id) DO NOTHING";
+/// Like [`EXECUTION_INSERT`], for an execution without a parent.
+pub(crate) const EXECUTION_INSERT_TOP: &str = "
+INSERT INTO abide_executions (
+    key, namespace, id, queue, place, rank, place_at, epoch, version, status, head, state
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, ?9, ?10, ?11)
+ON CONFLICT (namespace, id) DO NOTHING";
 pub(crate) const EXECUTION_TARGET: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, care_at
 FROM abide_executions
@@ -190,6 +197,12 @@ WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_RELEASE: &str = "
 UPDATE abide_executions
 SET version = version + 1, status = ?5, head = ?6, state = ?7, place = ?8, rank = ?9, place_at = ?10
+WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
+/// Like [`EXECUTION_RELEASE`], to the place of ended executions: most executions end once, and each
+/// parameter costs as much as several columns.
+pub(crate) const EXECUTION_FINISH: &str = "
+UPDATE abide_executions
+SET version = version + 1, status = ?5, head = ?6, state = ?7, place = 4, rank = 0, place_at = ?8
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 /// The epoch is absent for a row that has lost it.
 pub(crate) const EXECUTION_MOVE: &str = "
@@ -281,6 +294,10 @@ LIMIT 1";
 pub(crate) const JOURNAL_APPEND: &str = "
 INSERT INTO abide_journal (row, execution, previous, seq, happened, skip, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+/// Like [`JOURNAL_APPEND`], for a row without a list of predecessors: most have none.
+pub(crate) const JOURNAL_APPEND_PLAIN: &str = "
+INSERT INTO abide_journal (row, execution, previous, seq, happened, body)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 pub(crate) const JOURNAL_LINK: &str = "
 SELECT previous, seq, execution
 FROM abide_journal

@@ -138,7 +138,7 @@ impl CommitWork {
         if self.commit.changes.outgoing.is_empty() || self.commit.changes.summary.status.is_terminal() {
             let after = self.after(batch, cached, now)?;
             self.update(batch, cached, after)?;
-            self.emit(batch, &mut committed)?;
+            self.emit(batch, &mut committed, now)?;
             self.tell(batch, cached, after)?;
             return Ok(committed);
         }
@@ -146,7 +146,7 @@ impl CommitWork {
         // itself is then unread when the lease is returned, and the children that it starts do not
         // wait behind it.
         self.update(batch, cached, None)?;
-        if self.emit(batch, &mut committed)? {
+        if self.emit(batch, &mut committed, now)? {
             let found = LeaseState::read(batch.connection, self.key())?;
             cached.state.care_at = found.and_then(|found| found.care_at);
         }
@@ -202,7 +202,7 @@ impl CommitWork {
 
     /// Sends messages to others. None of them fails the commit. Returns whether the execution sent
     /// one to itself.
-    fn emit(&self, batch: &mut Batch<'_>, committed: &mut Committed) -> Result<bool, Stop> {
+    fn emit(&self, batch: &mut Batch<'_>, committed: &mut Committed, now: Timestamp) -> Result<bool, Stop> {
         let mut is_to_itself = false;
         for message in &self.commit.changes.outgoing {
             let Body::Start(start) = &message.body else {
@@ -218,7 +218,7 @@ impl CommitWork {
             };
             let wants_more = committed.born.len() < self.commit.born_slots;
             let offer = wants_more.then_some(self.commit.lease.session);
-            match batch.start(message, start, offer) {
+            match batch.start(message, start, (offer, now)) {
                 Ok(Started::New(_, leased)) => committed.born.extend(leased.map(|leased| *leased)),
                 Ok(Started::Attached(_)) => {}
                 Err(Stop::Refused(error)) => self.come_back(batch, (message, &error), committed)?,
@@ -298,12 +298,17 @@ impl CommitWork {
         let head = cached.state.anchor.head;
         let sheet = self.sheet.sealed(&cached.state.cold, &cached.state.anchor);
         let (connection, statements) = (batch.connection, &mut batch.statements);
-        let changed = match after.map(|after| after.place.columns()) {
+        let changed = match after.map(|after| after.place) {
             None => {
                 let keep = statements.get(connection, Frequent::ExecutionKeep)?;
                 keep.execute(params![key, epoch, place, before, status, head, sheet])?
             }
-            Some(Columns { place: to, rank, place_at }) => {
+            Some(Place::Finished(at)) => {
+                let finish = statements.get(connection, Frequent::ExecutionFinish)?;
+                finish.execute(params![key, epoch, place, before, status, head, sheet, at.as_micros()])?
+            }
+            Some(released) => {
+                let Columns { place: to, rank, place_at } = released.columns();
                 let release = statements.get(connection, Frequent::ExecutionRelease)?;
                 release
                     .execute(params![key, epoch, place, before, status, head, sheet, to, rank, place_at])?

@@ -27,15 +27,15 @@ pub(crate) enum Started {
 }
 
 impl Batch<'_> {
-    /// Creates an execution, or finds the one that began the same way. `offer` is a live session
-    /// that would run it.
+    /// Creates an execution at `now`, or finds the one that began the same way. `offer` is a live
+    /// session that would run it.
     pub(crate) fn start(
         &mut self,
         message: &Message,
         start: &Arc<Start>,
-        offer: Option<SessionId>,
+        (offer, now): (Option<SessionId>, Timestamp),
     ) -> Result<Started, Stop> {
-        let (now, address) = (self.now(), &message.to);
+        let address = &message.to;
         // Most ids are new, and the insert finds out which are not.
         self.admit(None, message, (Judge::Always, now))?;
         let (execution, entry) = Execution::start(address.clone(), Arc::clone(start), now);
@@ -161,21 +161,18 @@ impl Batch<'_> {
         let Inserted { key, namespace, of: (parent, parent_run), place, summary } = inserted;
         let Columns { place, rank, place_at } = place.columns();
         let mut sheet = Draft::of(summary, execution);
+        let sheet = sheet.sealed(&state.cold, &state.anchor);
+        let (id, queue) = (execution.address().id.as_str(), state.queue.number());
+        let (epoch, status, head) = (integer(state.lease.epoch.0), summary.status as u8, state.anchor.head);
+        if let (None, None) = (parent, parent_run) {
+            let insert = self.statements.get(self.connection, Frequent::ExecutionInsertTop)?;
+            return Ok(insert.execute(params![
+                key, namespace, id, queue, place, rank, place_at, epoch, status, head, sheet
+            ])?);
+        }
         let insert = self.statements.get(self.connection, Frequent::ExecutionInsert)?;
         Ok(insert.execute(params![
-            key,
-            namespace,
-            execution.address().id.as_str(),
-            state.queue.number(),
-            parent,
-            parent_run,
-            place,
-            rank,
-            place_at,
-            integer(state.lease.epoch.0),
-            summary.status as u8,
-            state.anchor.head,
-            sheet.sealed(&state.cold, &state.anchor)
+            key, namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, status, head, sheet
         ])?)
     }
 

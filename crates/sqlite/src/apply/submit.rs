@@ -1,6 +1,6 @@
 //! `submit`: messages from any sender, all or none.
 
-use abide_core::{Body, Message, SessionId};
+use abide_core::{Body, Message, SessionId, Timestamp};
 use abide_store::{Leased, Submit, Submitted};
 
 use super::inbox::Put;
@@ -28,18 +28,16 @@ impl Operation for SubmitWork {
     const WHAT: &'static str = "submit";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Vec<Submitted>, Stop> {
+        let now = batch.now();
         let offer = match self.born_to {
-            Some(session) => {
-                let now = batch.now();
-                batch.live_session(session, now)?.map(|_| session)
-            }
+            Some(session) => batch.live_session(session, now)?.map(|_| session),
             None => None,
         };
         if self.messages.len() == 1 {
             // A single message is refused before it writes anything.
-            return self.messages.iter().map(|message| submit(batch, message, offer)).collect();
+            return self.messages.iter().map(|message| submit(batch, message, (offer, now))).collect();
         }
-        submit_all(batch, self, offer)
+        submit_all(batch, self, (offer, now))
     }
 }
 
@@ -47,7 +45,7 @@ impl Operation for SubmitWork {
 fn submit_all(
     batch: &mut Batch<'_>,
     work: &SubmitWork,
-    offer: Option<SessionId>,
+    offer: (Option<SessionId>, Timestamp),
 ) -> Result<Vec<Submitted>, Stop> {
     batch.connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
     let notice_count = batch.effects.notices.messages.len();
@@ -84,7 +82,11 @@ fn newborn(submitted: &mut Submitted) -> Option<&mut Leased> {
     }
 }
 
-fn submit(batch: &mut Batch<'_>, message: &Message, offer: Option<SessionId>) -> Result<Submitted, Stop> {
+fn submit(
+    batch: &mut Batch<'_>,
+    message: &Message,
+    offer: (Option<SessionId>, Timestamp),
+) -> Result<Submitted, Stop> {
     if let Body::Start(start) = &message.body {
         return Ok(match batch.start(message, start, offer)? {
             Started::New(key, leased) => Submitted::Started(key, leased),

@@ -354,7 +354,7 @@ fn write_journal(
     let mut owner = Some(owner);
     for pack in &mut packs {
         let row = batch.caches.next_journal_row(batch.connection)?;
-        let (previous, happened) = (rows.last().copied(), pack.happened());
+        let (previous, happened) = (rows.last().copied(), pack.happened);
         pack.write(batch, &Link { row, key, previous, happened, skip: owner.take() })?;
         rows.push(row);
     }
