@@ -444,7 +444,9 @@ impl Wake for Called {
 }
 
 /// An operation that a task of the user's waits for.
-static ELSEWHERE: Mutex<Option<(Pin<Box<Receive<u8>>>, Arc<Called>)>> = Mutex::new(None);
+type Kept = (Pin<Box<Receive<u8>>>, Arc<Called>);
+
+static ELSEWHERE: Mutex<Option<Kept>> = Mutex::new(None);
 
 #[workflow]
 async fn leaves_an_operation(ctx: Ctx) -> Result<()> {

@@ -161,6 +161,18 @@ fn positions_are_counted_over_all_runs() {
     assert_eq!(survived.position_count, 9);
 }
 
+#[workflow(name = "testing-stubborn")]
+async fn stubborn(ctx: Ctx) -> Result<u64> {
+    let policy = Retry::fixed(ms(100)).max_attempts(3);
+    Ok(ctx.step("boom", || async { Err::<u64, _>(Error::from("x")) }).retry(policy).await.unwrap_or(7))
+}
+
+#[test]
+fn a_retried_step_may_fail_at_another_time_after_a_crash() {
+    let survived = crash_everywhere(stubborn, ());
+    assert_eq!((survived.result.unwrap(), survived.position_count), (7, 5));
+}
+
 #[workflow(name = "testing-failing")]
 async fn failing(ctx: Ctx) -> Result<()> {
     ctx.step("fail", || async { Err(Error::fatal("no money")) }).await

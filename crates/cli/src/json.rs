@@ -218,7 +218,8 @@ fn remedy(remedy: &Remedy) -> Value {
 
 /// Renders an operation.
 pub(crate) fn operation(op: &Op) -> Value {
-    json!({ "kind": op.kind.word(), "name": op.name.as_str(), "nth": op.nth })
+    let key = op.key.as_ref().map(|key| key.as_str());
+    json!({ "kind": op.kind.word(), "name": op.name.as_str(), "key": key, "nth": op.nth })
 }
 
 /// Renders the address of an execution.

@@ -243,9 +243,12 @@ fn missing<'a>(here: &'a [Entry], there: &'a [Entry]) -> impl Iterator<Item = St
 fn timeless(event: &Event) -> String {
     let mut event = event.clone();
     match &mut event {
-        Event::AttemptFailed { retry_at: at, .. }
-        | Event::TimerSet { due_at: at, .. }
-        | Event::DeadlinePassed { until: at } => *at = Timestamp::from_micros(0),
+        Event::AttemptFailed { retry_at, first_at, .. } => {
+            (*retry_at, *first_at) = (Timestamp::from_micros(0), Timestamp::from_micros(0));
+        }
+        Event::TimerSet { due_at: at, .. } | Event::DeadlinePassed { until: at } => {
+            *at = Timestamp::from_micros(0);
+        }
         _ => {}
     }
     format!("{event:?}")

@@ -115,7 +115,9 @@ fn journal(picture: &Picture) -> Option<Table> {
 
 /// Returns the name of an operation, with its number if it is not the first of that name.
 fn nth(op: &abide_core::Op) -> String {
-    if op.nth > 1 { format!("{} #{}", op.name, op.nth) } else { op.name.to_string() }
+    let key = op.key.as_ref().map(|key| format!("[{key}]")).unwrap_or_default();
+    let nth = if op.nth > 1 { format!(" #{}", op.nth) } else { String::new() };
+    format!("{}{key}{nth}", op.name)
 }
 
 fn detail(event: &Event) -> String {

@@ -29,6 +29,14 @@ async fn waits(ctx: Ctx, _: ()) -> Result<Vec<u32>> {
     }
 }
 
+#[workflow]
+async fn keyed(ctx: Ctx, _: ()) -> Result<()> {
+    for person in ["ann", "bob", "ann"] {
+        ctx.step("pay", || async { Ok(()) }).key(&person).await?;
+    }
+    Ok(())
+}
+
 #[task]
 async fn shout(_ctx: Ctx, text: String) -> Result<String> {
     Ok(text.to_uppercase())
@@ -39,6 +47,20 @@ async fn emptied() -> TestStore {
     let place = TestStore::new();
     place.open().await.shutdown().await;
     place
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn show_tells_steps_of_one_name_apart_by_their_keys() {
+    let place = TestStore::new();
+    let abide = place.open().await;
+    abide.run(keyed, ()).id("k").await.unwrap();
+    let page = place.abide(&["show", "k"]).ok().stdout;
+    for expected in ["pay[ann] ", "pay[bob] ", "pay[ann] #2"] {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
+    let shown = place.abide(&["show", "k", "--json"]).ok().json();
+    assert!(shown.to_string().contains(r#""key":"bob","kind":"step""#), "{shown}");
+    abide.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
