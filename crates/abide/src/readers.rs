@@ -2,9 +2,7 @@
 //! for use by hand.
 
 use abide_core::readers::{Reader, Verdict};
-use abide_core::{
-    Address, Command, Execution, ExecutionId, Kind, Name, Namespace, Payload, Start, Timestamp,
-};
+use abide_core::{Address, Command, Execution, ExecutionId, Namespace, Payload, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -36,7 +34,7 @@ fn history(bytes: &[u8]) -> Verdict {
 }
 
 fn history_seeds() -> Vec<Vec<u8>> {
-    let start = Start::of(Kind::Workflow, Name::new("flow").expect("a name"), Payload::from("1"));
+    let start = abide_core::fixture::flow();
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").expect("an id") };
     let now = Timestamp::from_millis(1_000);
     let (mut execution, first) = Execution::start(address.clone(), start, now);

@@ -49,14 +49,14 @@ fn tags(start: &Start) -> BTreeSet<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Kind, Name, Payload, Retry, Tag};
+    use crate::{Name, Retry, Tag};
 
     #[test]
     fn every_option_that_differs_is_named() {
         let name = |text: &str| Name::new(text).expect("a name");
         let at = |secs: i64| Timestamp::from_millis(secs * 1_000);
         let tag = |key: &str, value: &str| Tag { key: name(key), value: name(value) };
-        let plain = || Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let plain = || crate::fixture::flow();
         let tagged = || Start { tags: vec![tag("a", "1"), tag("b", "2")], ..plain() };
         let rows: [(Start, Start, &[&str]); 9] = [
             (plain(), plain(), &[]),

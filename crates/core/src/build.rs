@@ -64,8 +64,8 @@ impl Execution {
 mod tests {
     use super::*;
     use crate::{
-        Address, ExecutionId, Failure, FailureKind, Kind, Namespace, Op, OpKind, Outcome, Payload, Remedy,
-        Start, StepRecord, StepRemedy, Timestamp, Unrecordable,
+        Address, ExecutionId, Failure, FailureKind, Namespace, Op, OpKind, Outcome, Payload, Remedy,
+        StepRecord, StepRemedy, Timestamp, Unrecordable,
     };
 
     fn name(text: &str) -> Name {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     fn execution() -> Execution {
-        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let start = crate::fixture::flow();
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
         Execution::start(address, start, Timestamp::from_millis(1)).0
     }

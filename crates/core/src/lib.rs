@@ -27,6 +27,8 @@ mod execution;
 mod failure;
 mod few;
 mod first;
+#[doc(hidden)]
+pub mod fixture;
 mod grow;
 mod happening;
 mod hash;

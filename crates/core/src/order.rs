@@ -26,7 +26,7 @@ impl Execution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Address, Block, Command, ExecutionId, Kind, Name, Namespace, Payload, Start, Timestamp};
+    use crate::{Address, Block, Command, ExecutionId, Name, Namespace, Timestamp};
 
     fn name(text: &str) -> Name {
         Name::new(text).expect("a name")
@@ -38,7 +38,7 @@ mod tests {
 
     fn after(commands: Vec<Command>) -> Execution {
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").expect("an id") };
-        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let start = crate::fixture::flow();
         let (mut execution, _) = Execution::start(address, start, Timestamp::default());
         for command in commands {
             let decision = execution.decide(command, Timestamp::default()).expect("it is decided");

@@ -76,7 +76,7 @@ pub(crate) fn paused(by_parent: &Option<(By, String)>) -> Phase {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Address, Block, ExecutionId, Kind, Name, Namespace, Payload, Start, Timestamp};
+    use crate::{Address, Block, ExecutionId, Namespace, Timestamp};
 
     fn by() -> By {
         By("ann".to_owned())
@@ -105,7 +105,7 @@ mod tests {
     /// Returns whether an execution after these `commands` is paused, and whether it is blocked.
     fn after(commands: Vec<Command>) -> (bool, bool) {
         let id = ExecutionId::new("a").expect("an id");
-        let start = Start::of(Kind::Workflow, Name::new("flow").expect("a name"), Payload::from("1"));
+        let start = crate::fixture::flow();
         let address = Address { namespace: Namespace::default(), id };
         let (mut execution, _) = Execution::start(address, start, Timestamp::default());
         for command in commands {

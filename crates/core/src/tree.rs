@@ -220,7 +220,7 @@ fn cancel(reason: &str) -> TreeChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Entry, Kind, Name, Namespace, OpKind, Payload, Start, Timestamp};
+    use crate::{Entry, Name, Namespace, OpKind, Payload, Start, Timestamp};
 
     fn name(text: &str) -> Name {
         Name::new(text).expect("a name")
@@ -228,7 +228,7 @@ mod tests {
 
     fn execution() -> Execution {
         let id = ExecutionId::new("a").expect("an id");
-        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let start = crate::fixture::flow();
         let start = Start { deadline_at: Some(Timestamp::default()), ..start };
         Execution::start(Address { namespace: Namespace::default(), id }, start, Timestamp::default()).0
     }
@@ -310,7 +310,7 @@ mod tests {
     fn an_order_that_was_overtaken_changes_nothing_in_the_next_run_either() {
         let op = Op { kind: OpKind::Child, name: name("kid"), key: None, nth: 1 };
         let parent = Parent::new(ExecutionId::new("parent").expect("an id"), 1, op, 2);
-        let flow = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let flow = crate::fixture::flow();
         let start = Start { parent: Some(parent), ..flow };
         let now = Timestamp::default();
         let (mut child, _) = Execution::start(execution().address().clone(), start.clone(), now);
@@ -330,7 +330,7 @@ mod tests {
     fn a_message_for_children_is_for_nobody_else() {
         let id = |text: &str| ExecutionId::new(text).expect("an id");
         let op = |nth| Op { kind: OpKind::ChildResult, name: name("kid"), key: None, nth };
-        let flow = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let flow = crate::fixture::flow();
         let start = Start { parent: Some(Parent::new(id("parent"), 2, op(1), 7)), ..flow };
         let child = Execution::start(execution().address().clone(), start, Timestamp::default()).0;
         let meant = Descent { parent: id("parent"), run: 2, before: 8, op: Some(op(1)) };

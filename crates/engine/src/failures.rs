@@ -100,8 +100,8 @@ pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> 
 #[cfg(test)]
 mod tests {
     use abide_core::{
-        Address, By, Entry, Epoch, Event, Execution, ExecutionId, Kind, Lease, Name, Namespace, Payload,
-        SessionId, Start, Timestamp, Version,
+        Address, By, Entry, Epoch, Event, Execution, ExecutionId, Lease, Namespace, SessionId, Timestamp,
+        Version,
     };
     use abide_store::InboxPage;
 
@@ -111,7 +111,7 @@ mod tests {
 
     fn at((version, entry_count): (u64, u64)) -> Leased {
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
-        let start = Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"));
+        let start = abide_core::fixture::flow();
         let mut execution = Execution::start(address, start, Timestamp::default()).0;
         execution.apply(&Entry::new(entry_count, Timestamp::default(), Event::Resumed { by: By::client() }));
         Leased {

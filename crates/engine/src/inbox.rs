@@ -440,7 +440,7 @@ impl Inbox {
 mod tests {
     use super::*;
     use crate::sim::Sim;
-    use abide_core::{Address, Body, Bounds, By, ExecutionId, Kind, Name, Namespace, Payload, Start};
+    use abide_core::{Address, Body, Bounds, By, ExecutionId, Name, Namespace, Payload};
     use abide_store::memory::MemoryStore;
     use abide_store::{Submit, View};
     use std::task::Waker;
@@ -470,7 +470,7 @@ mod tests {
     fn inbox(sizes: &[usize]) -> (Sim, Inbox) {
         let sim = Sim::new(1);
         let store = MemoryStore::new(Arc::new(sim.clone()), Bounds::default());
-        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let start = abide_core::fixture::flow();
         let mut messages = vec![message("start", Body::Start(start.into()))];
         for (n, size) in sizes.iter().enumerate() {
             let payload = Payload::from(vec![b'x'; *size]);

@@ -137,9 +137,10 @@ impl Journal {
 mod tests {
     use std::task::Waker;
 
+    use abide_core::fixture::flow;
     use abide_core::{
         Ability, Address, Body, Bounds, By, Command, ExecutionId, Kind, Message, MessageId, Name, Namespace,
-        Op, OpKind, Outcome, Payload, Start, StepRecord, Timestamp, codec,
+        Op, OpKind, Outcome, Payload, StepRecord, Timestamp, codec,
     };
     use abide_store::memory::MemoryStore;
     use abide_store::{Changes, Clock, Commit, CommitOutcome, Hold, Leased, Submit, Submitted, View, Worker};
@@ -164,10 +165,6 @@ mod tests {
 
     fn name(text: &str) -> Name {
         Name::new(text).expect("a name")
-    }
-
-    fn flow() -> Start {
-        Start::of(Kind::Workflow, name("flow"), Payload::from("1"))
     }
 
     /// Returns an execution that was just started and leased.

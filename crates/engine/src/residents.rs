@@ -278,8 +278,8 @@ impl Residents {
 #[cfg(test)]
 mod tests {
     use abide_core::{
-        Address, Body, By, Execution, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Start,
-        Timestamp, Version,
+        Address, Body, By, Execution, ExecutionId, Message, MessageId, Name, Namespace, Payload, Timestamp,
+        Version,
     };
     use abide_store::InboxPage;
 
@@ -289,7 +289,7 @@ mod tests {
 
     fn leased(epoch: u64) -> Leased {
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
-        let start = Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"));
+        let start = abide_core::fixture::flow();
         Leased {
             key: KEY,
             lease: Lease { session: SessionId(1), epoch: Epoch(epoch) },

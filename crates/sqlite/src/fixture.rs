@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{
-    Ability, Address, Body, By, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, SessionId,
-    Start,
+    Ability, Address, Body, By, ExecutionId, Kind, Message, MessageId, Name, Namespace, SessionId,
 };
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{Result, Store, Submit, Submitted, Worker};
@@ -43,7 +42,7 @@ pub(crate) fn start(store: &SqliteStore, id: &str) {
 }
 
 pub(crate) fn start_of(id: &str) -> Message {
-    let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+    let start = abide_core::fixture::flow();
     message("start", id, Body::Start(start.into()))
 }
 

@@ -6,10 +6,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use abide_core::fixture;
 use abide_core::readers::{Reader, Verdict, record};
 use abide_core::{
-    Address, Bounds, Entry, Event, Execution, ExecutionId, Kind, Name, Namespace, Payload, SessionId, Start,
-    Summary, Version, codec,
+    Address, Bounds, Entry, Event, Execution, ExecutionId, Namespace, Payload, SessionId, Summary, Version,
+    codec,
 };
 use abide_store::memory::MemoryStore;
 use abide_store::readers::{NOW, answer};
@@ -77,7 +78,7 @@ fn journal_row(bytes: &[u8]) -> Verdict {
 fn journal_row_seeds() -> Vec<Vec<u8>> {
     let entry = |seq, event| Record::of(&Entry::new(seq, NOW.0, event));
     let records = [
-        entry(1, Event::Started(start().into())),
+        entry(1, Event::Started(fixture::flow().into())),
         entry(2, Event::ContinuedAsNew { input: Payload::from("2") }),
     ];
     let bodies = packed(&records).into_iter().map(|pack| pack.body);
@@ -136,8 +137,8 @@ fn mend(body: &mut [u8], anchor: &Anchor) {
 }
 
 fn sheet_seeds() -> Vec<Vec<u8>> {
-    let (execution, _) = Execution::start(address(), start(), NOW.0);
-    let cold = Cold::of_newborn(&start(), 7, NOW.0);
+    let (execution, _) = Execution::start(address(), fixture::flow(), NOW.0);
+    let cold = Cold::of_newborn(&fixture::flow(), 7, NOW.0);
     let columns = (1, 1, ReadyQueue { route: 1, priority: 0 }.number(), None, 7, 1);
     let anchor = Anchor::new(
         Identity { key: 1, namespace: 1, id: "x", queue: ReadyQueue::of(columns.2), parent: None },
@@ -211,7 +212,7 @@ fn cursors_seeds() -> Vec<Vec<u8>> {
 
 /// Returns two stores with one execution each.
 fn stores() -> [Arc<dyn Store>; 2] {
-    let (execution, first) = Execution::start(address(), start(), NOW.0);
+    let (execution, first) = Execution::start(address(), fixture::flow(), NOW.0);
     let sqlite = SqliteStore::in_memory(Arc::new(NOW), Options::default()).expect("memory is there");
     let stores: [Arc<dyn Store>; 2] = [MemoryStore::new(Arc::new(NOW), Bounds::default()), sqlite];
     for store in &stores {
@@ -232,8 +233,4 @@ fn stores() -> [Arc<dyn Store>; 2] {
 
 fn address() -> Address {
     Address { namespace: Namespace::default(), id: ExecutionId::new("x").expect("an id") }
-}
-
-fn start() -> Start {
-    Start::of(Kind::Workflow, Name::new("flow").expect("a name"), Payload::from("1"))
 }

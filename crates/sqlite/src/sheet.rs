@@ -245,13 +245,13 @@ impl<'r> Base<'r> {
 
 #[cfg(test)]
 mod tests {
-    use abide_core::{Address, ExecutionId, Kind, Name, Namespace, Payload};
+    use abide_core::{Address, ExecutionId, Namespace};
 
     use super::*;
 
     #[test]
     fn what_a_newer_program_added_is_neither_lost_nor_damage() {
-        let start = Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"));
+        let start = abide_core::fixture::flow();
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
         let now = Timestamp::from_millis(1);
         let (execution, _) = Execution::start(address, start.clone(), now);

@@ -176,7 +176,7 @@ impl Stranger {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use abide_core::{Address, Body, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Start};
+    use abide_core::{Address, Body, ExecutionId, Message, MessageId, Namespace};
     use abide_store::conformance::{TestClock, block_on};
     use abide_store::{Answer, Error, List, Store, Submit, Submitted, View};
 
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn start(store: &SqliteStore, id: &str) -> Answer<Vec<Submitted>> {
-        let start = Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"));
+        let start = abide_core::fixture::flow();
         let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
         let body = Body::Start(start.into());
         let message = Message::new(MessageId::new(format!("start {id}")), to, abide_core::By::client(), body);

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use abide_core::readers::{Reader, Verdict};
 use abide_core::{
-    Address, Body, Bounds, By, Command, Entry, Epoch, Execution, ExecutionId, Kind, Message, MessageId, Name,
-    Namespace, Payload, Start, Timestamp, Version, codec,
+    Address, Body, Bounds, By, Command, Entry, Epoch, Execution, ExecutionId, Message, MessageId, Name,
+    Namespace, Payload, Timestamp, Version, codec,
 };
 
 use crate::memory::MemoryStore;
@@ -72,7 +72,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let name = |text| Name::new(text).expect("a name");
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").expect("an id") };
     let by = || By("ann".to_owned());
-    let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+    let start = abide_core::fixture::flow();
     let (execution, first) = Execution::start(address.clone(), start, NOW.0);
     let body = Body::Signal { name: name("go"), payload: Payload::from("true") };
     let message = Message::new(MessageId::new("m-1"), address, by(), body);

@@ -401,7 +401,7 @@ fn failed_attempts(journal: &[Entry]) -> impl Iterator<Item = &Entry> {
 mod tests {
     use std::sync::Arc;
 
-    use abide_core::{Bounds, Kind, Namespace, OpKind, Payload, Start, Timestamp};
+    use abide_core::{Bounds, Namespace, OpKind, Payload, Timestamp};
     use abide_store::faults::{Fault, FaultyStore};
     use abide_store::memory::MemoryStore;
 
@@ -419,7 +419,7 @@ mod tests {
     fn status(fault: Fault) -> Result<Option<&'static str>, CommandError> {
         let name = |text| Name::new(text).unwrap();
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("parent").unwrap() };
-        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let start = abide_core::fixture::flow();
         let (parent, _) = Execution::start(address, start, Timestamp::default());
         let op = Op { kind: OpKind::Child, name: name("flow"), key: None, nth: 1 };
         let event = Event::ChildStarted {

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use abide_core::fixture::flow;
 use abide_core::{
     Ability, Address, Body, By, Command, Execution, ExecutionId, Kind, Lease, Message, MessageId, Name,
-    Namespace, Op, OpKind, Outcome, Payload, SessionId, Start, StepRecord, Version, codec,
+    Namespace, Op, OpKind, Outcome, Payload, SessionId, StepRecord, Version, codec,
 };
 use abide_sqlite::{Options, SqliteStore, StepConnection};
 use abide_store::conformance::{TestClock, block_on};
@@ -81,10 +82,6 @@ pub(crate) fn worker() -> Worker {
         build: None,
     };
     Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) }
-}
-
-pub(crate) fn flow() -> Start {
-    Start::of(Kind::Workflow, name("flow"), Payload::from("1"))
 }
 
 pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {

@@ -31,7 +31,7 @@ pub(crate) fn tag(key: &str, value: &str) -> Tag {
 
 /// Returns a start of workflow `flow` in lane `main`.
 pub(crate) fn flow() -> Start {
-    Start { lane: name("main"), ..Start::of(Kind::Workflow, name("flow"), Payload::from("1")) }
+    Start { lane: name("main"), ..abide_core::fixture::flow() }
 }
 
 /// Returns a start of workflow `flow` that only workers with all of `requires` can run.

@@ -13,7 +13,7 @@ fn name(text: &str) -> Name {
 }
 
 fn flow() -> Start {
-    Start { lane: name("main"), ..Start::of(Kind::Workflow, name("flow"), Payload::from("1")) }
+    Start { lane: name("main"), ..abide_core::fixture::flow() }
 }
 
 fn address(id: &str) -> Address {
