@@ -443,10 +443,10 @@ impl Wake for Called {
     }
 }
 
-/// An operation that a task of the user's waits for.
-type Kept = (Pin<Box<Receive<u8>>>, Arc<Called>);
+/// An operation, and the waker of the task that waits for it.
+type Elsewhere = (Pin<Box<Receive<u8>>>, Arc<Called>);
 
-static ELSEWHERE: Mutex<Option<Kept>> = Mutex::new(None);
+static ELSEWHERE: Mutex<Option<Elsewhere>> = Mutex::new(None);
 
 #[workflow]
 async fn leaves_an_operation(ctx: Ctx) -> Result<()> {
