@@ -283,14 +283,32 @@ fn each_child_hears_that_its_id_is_taken() {
         let (one, other) = join!(ctx.run(child, ()).id("taken"), ctx.run(child, ()).key("other").id("taken"));
         Ok(vec![one.unwrap_err().to_string(), other.unwrap_err().to_string()])
     }
+    // Names and keys may contain every separator.
+    #[workflow(name = "ship")]
+    async fn ship(_ctx: Ctx) -> Result<u32> {
+        Ok(3)
+    }
+    #[workflow(name = "ship:1")]
+    async fn ship_one(_ctx: Ctx) -> Result<u32> {
+        Ok(4)
+    }
+    #[workflow]
+    async fn asks_alike(ctx: Ctx) -> Result<Vec<String>> {
+        let one = ctx.run(ship, ()).key("1:x").id("taken");
+        let (one, other) = join!(one, ctx.run(ship_one, ()).key("x").id("taken"));
+        Ok(vec![one.unwrap_err().to_string(), other.unwrap_err().to_string()])
+    }
     Lab::run_on_each(1, async |lab| {
         let (_, abide) = lab.worker().await.unwrap();
         abide.run(owner, ()).id("taken").await.unwrap();
         let asked = abide.start(asks_twice, ()).await.unwrap();
+        let alike = abide.start(asks_alike, ()).await.unwrap();
         lab.sleep(secs(30)).await;
-        assert_eq!(asked.status().await.unwrap(), Status::Completed, "{}", asked.why().await.unwrap());
-        for told in asked.result().await.unwrap() {
-            assert!(told.contains("was not started"), "{told}");
+        for asked in [asked, alike] {
+            assert_eq!(asked.status().await.unwrap(), Status::Completed, "{}", asked.why().await.unwrap());
+            for told in asked.result().await.unwrap() {
+                assert!(told.contains("was not started"), "{told}");
+            }
         }
     });
 }

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Address, Body, By, ExecutionId, Failure, FailureKind, Message, MessageId, Op, Outcome};
+use abide_core::{
+    Address, Body, By, ExecutionId, Failure, FailureKind, Message, MessageId, Op, Outcome, escaped,
+};
 
 use crate::ExecutionKey;
 
@@ -26,10 +28,11 @@ pub fn not_started(
     refusal: &impl fmt::Display,
 ) -> Message {
     // The operation is part of the id, with its key: one run may fail to start the same child more
-    // than once, and each of its waits needs an answer.
+    // than once, and each of its waits needs an answer. Names and keys may contain the separators.
     let key = op.key.as_ref().filter(|_| !planted(Bug::RefusalIgnoresKey));
-    let key = key.map(|key| format!(":{key}")).unwrap_or_default();
-    let id = MessageId::new(format!("refused:{child}:{run}:{}:{}{key}", op.name, op.nth));
+    let key = key.map(|key| format!("={}", escaped(key.as_str()))).unwrap_or_default();
+    let (child_part, name) = (escaped(child.as_str()), escaped(op.name.as_str()));
+    let id = MessageId::new(format!("refused/{child_part}/{run}/{name}{key}/{}", op.nth));
     let failure = Failure::new(FailureKind::Fatal, format!("child {child:?} was not started: {refusal}"));
     let body = Body::ChildDone { run, op: op.clone(), outcome: Outcome::Failure(failure) };
     let by = By(format!("child {child:?}"));

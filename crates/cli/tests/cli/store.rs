@@ -234,7 +234,7 @@ async fn show_tells_what_new_code_did_not_use() {
     }
     let first = place.abide(&["show", "a", "--limit", "1"]).ok().stdout;
     assert!(first.contains("\n  unused    step \"audit\", step \"audit\" #2\n"), "{first}");
-    let unused = |nth: u32| json!({ "kind": "step", "name": "audit", "nth": nth });
+    let unused = |nth: u32| json!({ "kind": "step", "name": "audit", "key": null, "nth": nth });
     let document = place.abide(&["show", "a", "-o", "json"]).ok().json();
     assert_eq!(document["unused"], json!([unused(1), unused(2)]));
     assert_eq!(document["journal"][4]["unused"], document["unused"]);
