@@ -370,7 +370,9 @@ impl Model<'_> {
         let Some(slot) = entry.event.op().and_then(|op| state.open.get_mut(&id_of(op))) else {
             return Ok(None);
         };
-        if contradicts(&slot.expected, entry, self.life.journal) {
+        if !renamed::is_made_anew(entry, self.life.journal)
+            && contradicts(&slot.expected, entry, self.life.journal)
+        {
             return Ok(Some(format!("entry {} has another input", entry.seq)));
         }
         if is_refuted(entry, self.life.journal) {

@@ -17,16 +17,22 @@ pub(super) struct Told {
 pub(super) fn told(life: &Life<'_>) -> Vec<Told> {
     let told = |entry: &Entry| {
         let op = entry.event.op()?;
-        // A lost result that is to be made anew is no outcome any longer.
-        let is_rerun = |later: &&Entry| {
-            let Event::Unblocked { remedied: Some(remedied), .. } = &later.event else { return false };
-            later.seq > entry.seq && remedied.op == *op && remedied.remedy == Remedy::Rerun
-        };
-        let is_gone = unused::is_lost(&entry.event) && life.journal.iter().any(|later| is_rerun(&later));
+        let is_gone = is_made_anew(entry, life.journal);
         let (id, is_own) = (id_of(op), life.is_own(entry));
         Some(Told { id, seq: entry.seq, is_delivery: is_delivery(&entry.event) && !is_gone, is_own })
     };
     life.journal.iter().filter_map(told).collect()
+}
+
+/// Whether a result that could not be recorded is made anew, by a decision of an operator. It is no
+/// outcome any longer, and its input binds nobody.
+pub(super) fn is_made_anew(entry: &Entry, journal: &[Entry]) -> bool {
+    let is_rerun = |later: &Entry| {
+        let Event::Unblocked { remedied: Some(remedied), .. } = &later.event else { return false };
+        let is_same = entry.event.op() == Some(&remedied.op);
+        later.seq > entry.seq && is_same && remedied.remedy == Remedy::Rerun
+    };
+    unused::is_lost(&entry.event) && journal.iter().any(is_rerun)
 }
 
 /// Returns a name with its key, as the journal has it.
