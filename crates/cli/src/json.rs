@@ -218,7 +218,7 @@ fn remedy(remedy: &Remedy) -> Value {
 
 /// Renders an operation.
 pub(crate) fn operation(op: &Op) -> Value {
-    let key = op.key.as_ref().map(|key| key.as_str());
+    let key = op.key.as_ref().map(Name::as_str);
     json!({ "kind": op.kind.word(), "name": op.name.as_str(), "key": key, "nth": op.nth })
 }
 
