@@ -59,7 +59,7 @@ impl SendSignal {
         let message = key.map(|key| MessageId::of_signal(&name, &key));
         let body = Body::Signal { name, payload };
         let sent = match message {
-            Some(message) => self.client.send_as(message, &id, (By::client(), body)).await,
+            Some(message) => self.client.send_as(message, &id, (By::client(), body)).await.map(|_| ()),
             None => self.client.send(&id, By::client(), body).await,
         };
         sent.map_err(|error| ClientError::of(id.as_str(), error))

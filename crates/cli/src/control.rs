@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read};
 
 use abide_core::{Body, By, ExecutionId, MessageId, Payload, Remedy, StepRemedy};
+use abide_engine::Sent;
 use serde::de::IgnoredAny;
 use serde_json::json;
 
@@ -116,16 +117,29 @@ fn send(
         other => other.word().to_owned(),
     };
     let word = body.word();
-    connect::client(global, async |client| {
+    let has_key = message.is_some();
+    let sent = connect::client(global, async |client| {
         let sent = match message {
             Some(message) => client.send_as(message, id, (by, body)).await,
-            None => client.send(id, by, body).await,
+            None => client.send(id, by, body).await.map(|()| Sent::New),
         };
         sent.map_err(|error| CommandError::about(id, error))
     })?;
+    let is_known = sent == Sent::Known;
     match global.output {
+        Output::Table if is_known => {
+            output::say(format_args!(
+                "{what} had been sent to {id:?} before under this key: nothing was sent"
+            ));
+        }
         Output::Table => output::say(format_args!("{what} was sent to {id:?}")),
-        format => output::document(&json!({ "id": id.as_str(), "sent": word }), format)?,
+        format => {
+            let mut document = json!({ "id": id.as_str(), "sent": word });
+            if has_key {
+                document["known"] = is_known.into();
+            }
+            output::document(&document, format)?;
+        }
     }
     Ok(())
 }

@@ -122,8 +122,9 @@ impl Retry {
         self
     }
 
-    /// Begins no attempt when this much time, or more, has passed since the first one began,
-    /// including restarts. With zero there is no second attempt.
+    /// Plans no attempt for a time when this much, or more, has passed since the first one began,
+    /// including restarts. With zero there is no second attempt. An attempt that was planned in
+    /// time is made even if nobody could run it then.
     pub fn max_elapsed(mut self, elapsed: Duration) -> Self {
         self.elapsed_max = Some(elapsed);
         self

@@ -198,14 +198,15 @@ impl Client {
     /// once.
     pub async fn send(&self, id: &ExecutionId, by: By, body: Body) -> Result<()> {
         let name = MessageId::new(format!("{:016x}{:016x}", self.runtime.random(), self.runtime.random()));
-        self.send_as(name, id, (by, body)).await
+        self.send_as(name, id, (by, body)).await.map(|_| ())
     }
 
     /// Sends a message under an id that its sender knows: it arrives once, however often it is
-    /// sent.
-    pub async fn send_as(&self, name: MessageId, id: &ExecutionId, (by, body): (By, Body)) -> Result<()> {
+    /// sent. Its value is not compared with that of the first one.
+    pub async fn send_as(&self, name: MessageId, id: &ExecutionId, (by, body): (By, Body)) -> Result<Sent> {
         let message = Message::new(name, self.address(id), by, body);
-        self.submit(message).await.map(|_| ())
+        let taken = self.submit(message).await?;
+        Ok(if taken.is_known { Sent::Known } else { Sent::New })
     }
 
     /// Sends a signal.
@@ -237,7 +238,7 @@ impl Client {
     /// Has the engine run the executions that were born to it. After a lost answer, one may have
     /// been born without our knowing.
     async fn adopt(&self, submitted: Vec<Submitted>, was_repeated: bool) -> Taken {
-        let mut taken = Taken { place: Whereabouts::Elsewhere, is_attached: false };
+        let mut taken = Taken { place: Whereabouts::Elsewhere, is_attached: false, is_known: false };
         for one in submitted {
             match (one, &self.engine) {
                 (Submitted::Started(_, Some(leased)), Some(engine)) => {
@@ -252,6 +253,8 @@ impl Client {
                         Box::pin(engine.0.recover(key, None)).await;
                     }
                 }
+                // After a lost answer, it may be our own.
+                (Submitted::Duplicate(_), _) => taken.is_known = !was_repeated,
                 _ => {}
             }
         }
@@ -374,6 +377,17 @@ struct Taken {
     /// The place where the started execution runs.
     place: Whereabouts,
     is_attached: bool,
+    /// Whether a message of this id had arrived before.
+    is_known: bool,
+}
+
+/// The result of sending a message under an id that its sender knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It has arrived.
+    New,
+    /// A message of this id had arrived before: nothing was sent.
+    Known,
 }
 
 fn pace(options: &Options) -> Pace {

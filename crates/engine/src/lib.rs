@@ -53,7 +53,7 @@ pub use board::{
     Board, CheckSignal, Delivery, Inside, Interrupt, OpHandle, Predicate, Rejection, Request, RetryIf, Site,
     Standing, StepOptions, UserTransaction, run_key,
 };
-pub use client::{Begun, Blocks, Client};
+pub use client::{Begun, Blocks, Client, Sent};
 pub use driver::{Driver, End, Opening};
 pub use engine::Engine;
 pub use kept::Kept;

@@ -141,9 +141,12 @@ async fn a_signal_that_is_repeated_under_its_key_arrives_once() {
     let place = TestStore::new();
     let abide = place.open().await;
     abide.start(waits, ()).id("w-1").await.expect("it waits");
-    for _ in 0..3 {
-        place.abide(&["signal", "w-1", "number", "7", "--key", "k"]).ok();
+    for (value, told) in [("7", "was sent to"), ("7", "nothing was sent"), ("8", "nothing was sent")] {
+        let sent = place.abide(&["signal", "w-1", "number", value, "--key", "k"]).ok();
+        assert!(sent.stderr.contains(told), "{sent:?}");
     }
+    let again = place.abide(&["signal", "w-1", "number", "7", "--key", "k", "--json"]).ok().json();
+    assert_eq!(again["known"], json!(true));
     place.abide(&["signal", "w-1", "number", "0"]).ok();
     assert_eq!(place.abide(&["result", "w-1", "--wait"]).ok().stdout, "[7]\n");
     abide.shutdown().await;
