@@ -3,6 +3,7 @@
 
 mod controls;
 mod loops;
+mod records;
 mod refused;
 mod waiters;
 mod world;
