@@ -17,6 +17,12 @@ use crate::seat::Seat;
 /// commands, [sends](Seat::send) the entries as one commit at a time, and [leaves](Seat::leave).
 /// When it [may not run](Seat::may_run), or the engine [wants](Seat::order) it to leave, it returns
 /// the lease, once it [has all mail](Seat::has_all_mail).
+///
+/// A driver sends a commit whenever its seat [has news](Seat::has_news) and is not
+/// [busy](Seat::is_busy), also without entries of its own: a suspect that runs alone keeps all
+/// other executions out until it is recorded that they come in. The engine does not wait for
+/// ever for a driver that sends none. But if others come in without that record, a death that they
+/// cause may be counted as the suspect's own.
 pub trait Driver: Send + Sync + 'static {
     /// Runs an execution until it has ended, or its lease is returned or lost.
     fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End>;

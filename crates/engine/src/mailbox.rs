@@ -13,6 +13,8 @@ pub(crate) struct Mailbox {
     /// Whether `mail` has something that was not taken. A seat asks at every turn, and mostly it
     /// has not.
     has_news: AtomicBool,
+    /// Whether a commit is under way. This goes the other way: the seat says it.
+    is_committing: AtomicBool,
     pub(crate) task: TaskWaker,
 }
 
@@ -73,6 +75,16 @@ impl Mailbox {
     /// Ends the time that a suspect has alone.
     pub(crate) fn join(&self) {
         self.put(|mail| mail.is_to_be_joined = true);
+    }
+
+    /// Sets whether a commit is under way.
+    pub(crate) fn set_committing(&self, is_committing: bool) {
+        self.is_committing.store(is_committing, Ordering::Relaxed);
+    }
+
+    /// Whether a commit was under way when the driver was polled last.
+    pub(crate) fn is_committing(&self) -> bool {
+        self.is_committing.load(Ordering::Relaxed)
     }
 
     /// Changes the mail, and only then wakes the task: otherwise it could look too early and miss

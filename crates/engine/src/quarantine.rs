@@ -14,7 +14,8 @@
 //!    patience, so that neither waits for the other forever.
 //! 3. When nothing else is in memory, it runs alone until it makes progress, leaves, or has been
 //!    alone for long enough. It leaves as soon as its code stands still, at waits with no closure
-//!    behind them.
+//!    behind them. Its driver is asked to record that others come in, and they do when that is
+//!    durable; if the driver does not commit, they come in after as long again.
 //!
 //! On a worker that has nothing else to do, it reaches the third step at once.
 
@@ -34,6 +35,7 @@ use crate::engine::Inner;
 use crate::ledger::Ledger;
 use crate::mailbox::{Mailbox, Order};
 use crate::residents::Residents;
+use crate::runtime::BoxFuture;
 use crate::seat::{Leave, Seat};
 use crate::suspect::Record;
 
@@ -223,13 +225,15 @@ impl Inner {
         self.make_room(residents, next);
     }
 
-    /// Opens the gate again that this suspect shut.
-    pub(crate) fn reopen(&self, key: ExecutionKey) {
+    /// Opens the gate again that this suspect shut. Returns `false` if it had shut none.
+    pub(crate) fn reopen(&self, key: ExecutionKey) -> bool {
         let mut residents = self.residents();
-        if residents.quarantine.reopen(key) {
+        let is_open_again = residents.quarantine.reopen(key);
+        if is_open_again {
             self.settle(residents);
             self.kick.notify_one();
         }
+        is_open_again
     }
 
     fn clear(&self) {
@@ -266,21 +270,41 @@ pub(crate) async fn run_suspect(
     mailbox: Arc<Mailbox>,
     (leased, record): (Leased, Record),
 ) -> End {
-    let (address, takeover_count) = (leased.address().clone(), leased.takeover_count);
+    let (key, address, takeover_count) = (leased.key, leased.address().clone(), leased.takeover_count);
     let (seat, opening) = Seat::new(engine.clone(), mailbox.clone(), leased);
     let mut aside = Aside { seat, record, takeover_count, is_marked: false };
     if let AsideEnd::End(end) = aside.turn().await {
         return end;
     }
     tracing::warn!(%address, takeover_count, "a suspect runs alone");
-    let alone_max = engine.runtime.sleep(engine.options.suspect_alone_max);
     let mut running = engine.begin_seated(aside.seat, opening);
-    tokio::select! {
-        biased;
-        end = &mut running => return end,
-        // It did no harm for long, or does harm too rarely to stop all other executions for it. Its
-        // seat lets them in when it is recorded that deaths are not its own any longer.
-        () = alone_max => mailbox.join(),
+    let ended = async |running: &mut BoxFuture<End>| {
+        let alone_max = engine.runtime.sleep(engine.options.suspect_alone_max);
+        tokio::select! {
+            biased;
+            end = running => Some(end),
+            () = alone_max => None,
+        }
+    };
+    if let Some(end) = ended(&mut running).await {
+        return end;
+    }
+    // It did no harm for long, or does harm too rarely to stop all other executions for it. Its
+    // seat lets them in when it is recorded that deaths are not its own any longer.
+    mailbox.join();
+    loop {
+        if let Some(end) = ended(&mut running).await {
+            return end;
+        }
+        // A commit under way is waited for, as long as it takes: its answer lets them in.
+        if !mailbox.is_committing() {
+            break;
+        }
+    }
+    // Its driver does not commit. A death may be counted as its own from now on although others are
+    // there. The alternative is a worker that does nothing else for as long as the suspect lasts.
+    if engine.reopen(key) {
+        tracing::warn!(%address, "others come in beside a suspect, and its driver did not record it");
     }
     running.await
 }

@@ -171,7 +171,9 @@ impl Seat {
 
     /// Ends a poll of the driver. `awaits_outside`: its code waits for the outside world.
     pub fn leave(&mut self, awaits_outside: bool) {
-        self.presence.set(self.ledger.is_busy(), awaits_outside);
+        let is_committing = self.ledger.is_busy();
+        self.mailbox.set_committing(is_committing);
+        self.presence.set(is_committing, awaits_outside);
     }
 
     /// Ends the work of the driver.
@@ -430,7 +432,9 @@ impl Seat {
         self.ledger.is_durable()
     }
 
-    /// Whether anything waits to be committed.
+    /// Whether anything waits to be committed. Then a driver [sends](Self::send) it, even if it has
+    /// decided nothing itself: the seat has news of its own when a suspect was alone for long
+    /// enough, and others come in when that is durable.
     pub fn has_news(&self) -> bool {
         self.ledger.has_news()
     }

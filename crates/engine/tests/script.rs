@@ -529,3 +529,53 @@ fn what_is_found_damaged_while_draining_is_set_aside() {
         assert_eq!(stage.status("a").await, Status::Damaged);
     });
 }
+
+/// A driver that holds its executions, and commits nothing whatever comes.
+struct Silent;
+
+impl Driver for Silent {
+    fn begin(&self, mut seat: Seat, _opening: Opening) -> BoxFuture<End> {
+        Box::pin(poll_fn(move |cx| {
+            seat.enter(cx);
+            let end = seat.poll_end(cx);
+            seat.leave(false);
+            end
+        }))
+    }
+}
+
+impl Stage {
+    /// Opens an engine for which one death makes a suspect, and whose driver of the execution
+    /// "silent" is silent.
+    async fn with_silent(&self, runtime: Arc<dyn Runtime>) -> Engine {
+        let mut registry = Registry::default();
+        let interpreter = Interpreter { effects: self.effects.clone() };
+        assert!(registry.add(Kind::Workflow, name(Ability::ANY), Arc::new(interpreter)));
+        assert!(registry.add(Kind::Workflow, name("script-silent"), Arc::new(Silent)));
+        let lanes = [name(Ability::ANY)].into();
+        let options = Options { suspect_takeover_count: 1, lanes, ..Options::default() };
+        Engine::open(self.store.clone(), runtime, registry, options).await.expect("it opens")
+    }
+}
+
+/// The engine asks a suspect that was alone for a minute to record that others come in. A driver
+/// that does not do so must not stop its worker.
+#[test]
+fn others_come_in_beside_a_suspect_whose_driver_commits_nothing() {
+    Stage::play(|stage| async move {
+        let engine = stage.with_silent(stage.sim.process(1)).await;
+        stage.start("silent", "hear never").await;
+        stage.pass(1).await;
+        stage.sim.kill(1);
+        drop(engine);
+        let _engine = stage.with_silent(stage.sim.process(2)).await;
+        // The session of the dead machine is over by then.
+        stage.pass(20).await;
+        stage.start("other", "call one").await;
+        stage.pass(80).await;
+        assert_eq!(stage.effects(), Vec::<String>::new(), "a driver has as long again to record it");
+        stage.pass(60).await;
+        assert_eq!(stage.result("other").await, "one");
+        assert_eq!(stage.status("silent").await, Status::Running, "it was not interrupted");
+    });
+}

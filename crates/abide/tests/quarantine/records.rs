@@ -91,7 +91,8 @@ fn others_come_in_when_it_is_recorded_that_the_suspect_is_no_longer_alone() {
         let others = ids("other", 3);
         start_all(&abide, &others, (1, 10)).await;
         outage.set(true);
-        world.lab.sleep(secs(40)).await;
+        // This is longer than the engine waits for a driver that does not commit.
+        world.lab.sleep(secs(100)).await;
         assert_eq!(world.begun_count(), 3, "{:?}", world.order(3));
         let stand = world.snapshot("hangs").await.summary.suspicion.expect("it is a suspect").stand;
         assert_eq!(stand == Stand::Beside, death_count == 0, "{stand:?}");
