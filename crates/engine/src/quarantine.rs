@@ -361,17 +361,14 @@ impl Aside {
         let mut is_over = runtime.sleep(patience);
         let mut alarm = None;
         poll_fn(|cx| {
-            loop {
-                if let Poll::Ready(turn) = self.look(cx) {
-                    return Poll::Ready(Some(turn));
-                }
-                if self.seat.is_busy() {
-                    return Poll::Pending;
-                }
-                if !ring(&mut alarm, self.seat.expires_at(), |at| runtime.sleep_until(at), cx) {
-                    return is_over.as_mut().poll(cx).map(|()| None);
-                }
+            if let Poll::Ready(turn) = self.look(cx) {
+                return Poll::Ready(Some(turn));
             }
+            if self.seat.is_busy() {
+                return Poll::Pending;
+            }
+            ring(&mut alarm, self.seat.expires_at(), |at| runtime.sleep_until(at), cx);
+            is_over.as_mut().poll(cx).map(|()| None)
         })
         .await
     }

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -19,10 +19,11 @@ use abide_core::{
 };
 use abide_engine::sim::{Sim, SimProcess};
 use abide_engine::{
-    BoxFuture, Client, Driver, End, Engine, Leave, Opening, Options, Order, Registry, Runtime, Seat,
+    BoxFuture, Client, Driver, End, Engine, Leave, Moment, Opening, Options, Order, Registry, Runtime, Seat,
 };
 use abide_store::memory::MemoryStore;
-use abide_store::{Error, Record};
+use abide_store::{Clock, Error, Record};
+use tokio::sync::Notify;
 
 /// One line of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -577,5 +578,97 @@ fn others_come_in_beside_a_suspect_whose_driver_commits_nothing() {
         stage.pass(60).await;
         assert_eq!(stage.result("other").await, "one");
         assert_eq!(stage.status("silent").await, Status::Running, "it was not interrupted");
+    });
+}
+
+/// A runtime whose alarms for one time ring at once while it is hasty. So does an alarm on a clock
+/// that is set back between the ring and the next look at it.
+struct Hasty {
+    process: Arc<SimProcess>,
+    at: Timestamp,
+    haste: Arc<Haste>,
+}
+
+#[derive(Default)]
+struct Haste {
+    is_hasty: AtomicBool,
+    ring_count: AtomicUsize,
+    has_rung: Notify,
+}
+
+impl Haste {
+    /// More rings than this are without end.
+    const RING_COUNT_MAX: usize = 10_000;
+}
+
+impl Clock for Hasty {
+    fn now(&self) -> Timestamp {
+        self.process.now()
+    }
+}
+
+impl Runtime for Hasty {
+    fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
+        if at != self.at || !self.haste.is_hasty.load(Ordering::Relaxed) {
+            return self.process.sleep_until(at);
+        }
+        if self.haste.ring_count.fetch_add(1, Ordering::Relaxed) == Haste::RING_COUNT_MAX {
+            self.haste.is_hasty.store(false, Ordering::Relaxed);
+        }
+        self.haste.has_rung.notify_one();
+        Box::pin(std::future::ready(()))
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        self.process.sleep(duration)
+    }
+
+    fn rest(&self, duration: Duration) -> BoxFuture<()> {
+        self.process.rest(duration)
+    }
+
+    fn moment(&self) -> Moment {
+        self.process.moment()
+    }
+
+    fn spawn(&self, future: BoxFuture<()>) {
+        self.process.spawn(future);
+    }
+
+    fn spawn_urgent(&self, name: &str, future: BoxFuture<()>) {
+        self.process.spawn_urgent(name, future);
+    }
+
+    fn random(&self) -> u64 {
+        self.process.random()
+    }
+}
+
+/// The deadline of a suspect that waits aside rings, and the clock says that it has not come.
+#[test]
+fn a_deadline_that_rings_too_early_does_not_stop_the_executor() {
+    Stage::play(|stage| async move {
+        let engine = stage.with_silent(stage.sim.process(1)).await;
+        let at = stage.sim.now().after(Duration::from_secs(3_600));
+        let start = Start {
+            lane: name("scripts"),
+            deadline_at: Some(at),
+            ..Start::of(Kind::Workflow, name("script"), Payload::from("sleep 30"))
+        };
+        stage.client.start(&key("suspect"), Arc::new(start)).await.expect("it is started");
+        stage.pass(1).await;
+        let haste = Arc::<Haste>::default();
+        let runtime = Hasty { process: stage.sim.process(2), at, haste: haste.clone() };
+        let _engine = stage.with_silent(Arc::new(runtime)).await;
+        stage.sim.kill(1);
+        drop(engine);
+        // The suspect waits behind this one.
+        stage.start("silent", "hear never").await;
+        stage.pass(20).await;
+        haste.is_hasty.store(true, Ordering::Relaxed);
+        haste.has_rung.notified().await;
+        haste.is_hasty.store(false, Ordering::Relaxed);
+        let ring_count = haste.ring_count.load(Ordering::Relaxed);
+        assert!(ring_count < Haste::RING_COUNT_MAX, "{ring_count} rings");
     });
 }

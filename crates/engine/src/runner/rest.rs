@@ -116,12 +116,9 @@ impl Runner {
             true => runtime.sleep_until(runtime.now().after(at.since(now))),
             false => runtime.sleep(at.since(now)),
         };
-        let has_rung = ring(&mut self.alarm, wake_at, |at| runtime.sleep_until(at), cx)
-            | ring(&mut self.bell, ring_at, sleep, cx);
-        if has_rung {
-            // This is not progress: the idle time goes on.
-            cx.waker().wake_by_ref();
-        }
+        // A ring is not progress: the idle time goes on.
+        ring(&mut self.alarm, wake_at, |at| runtime.sleep_until(at), cx);
+        ring(&mut self.bell, ring_at, sleep, cx);
         TurnResult::Idle
     }
 
