@@ -23,6 +23,7 @@ use crate::program::{Child, Code, Program, Step, Transact, Work};
 use operation::Operation;
 use possible::{contradicts, foreign, is_readable, is_refuted, possible};
 use renamed::Told;
+pub(crate) use renamed::is_made_anew;
 
 mod moments;
 mod operation;
@@ -370,9 +371,7 @@ impl Model<'_> {
         let Some(slot) = entry.event.op().and_then(|op| state.open.get_mut(&id_of(op))) else {
             return Ok(None);
         };
-        if !renamed::is_made_anew(entry, self.life.journal)
-            && contradicts(&slot.expected, entry, self.life.journal)
-        {
+        if !is_made_anew(entry, self.life.journal) && contradicts(&slot.expected, entry, self.life.journal) {
             return Ok(Some(format!("entry {} has another input", entry.seq)));
         }
         if is_refuted(entry, self.life.journal) {

@@ -26,7 +26,7 @@ pub(super) fn told(life: &Life<'_>) -> Vec<Told> {
 
 /// Whether a result that could not be recorded is made anew, by a decision of an operator. It is no
 /// outcome any longer, and its input binds nobody.
-pub(super) fn is_made_anew(entry: &Entry, journal: &[Entry]) -> bool {
+pub(crate) fn is_made_anew(entry: &Entry, journal: &[Entry]) -> bool {
     let is_rerun = |later: &Entry| {
         let Event::Unblocked { remedied: Some(remedied), .. } = &later.event else { return false };
         let is_same = entry.event.op() == Some(&remedied.op);
