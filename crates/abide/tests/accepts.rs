@@ -47,20 +47,21 @@ fn small(clock: Arc<dyn abide_store::Clock>) -> Arc<dyn abide_store::Store> {
     MemoryStore::new(clock, Bounds { payload_bytes_max: BYTES_MAX, ..Bounds::default() })
 }
 
+async fn worker(lab: &Lab, world: &Shared) -> (abide::testing::Machine, Abide) {
+    let options = |builder: abide::Builder| {
+        let builder = builder.workflow(pays_first).state(world.clone());
+        builder.payload_bytes_max(BYTES_MAX).session_ttl(secs(3))
+    };
+    lab.worker_with(options).await.unwrap()
+}
+
 /// The charge has happened, and its receipt could not be recorded. Accepting the outcome for
 /// another input is not a decision to charge once more.
 #[test]
 fn accepting_another_input_does_not_run_again_what_could_not_be_recorded() {
     Lab::run_on(1, small, |lab| async move {
         let world = world();
-        let worker = async || {
-            let state = world.clone();
-            let options = |builder: abide::Builder| {
-                let builder = builder.workflow(pays_first).state(state);
-                builder.payload_bytes_max(BYTES_MAX).session_ttl(secs(3))
-            };
-            lab.worker_with(options).await.unwrap()
-        };
+        let worker = || worker(&lab, &world);
         let (machine, abide) = worker().await;
         let handle = abide.start(charges, ()).id("one").await.unwrap();
         lab.sleep(secs(1)).await;
@@ -85,6 +86,30 @@ fn accepting_another_input_does_not_run_again_what_could_not_be_recorded() {
         handle.unblock().edit("charge", "ok").await.unwrap();
         assert_eq!(handle.result().await.unwrap(), "ok");
         assert_eq!(world.ran.lock().unwrap().join(", "), "charge 1", "nobody has asked for a second charge");
+    });
+}
+
+/// An operator has let the charge run again: its lost receipt is no outcome any longer, and its
+/// input binds no later code.
+#[test]
+fn the_input_of_a_lost_result_that_runs_again_binds_nobody() {
+    Lab::run_on(1, small, |lab| async move {
+        let world = world();
+        let worker = || worker(&lab, &world);
+        let (machine, abide) = worker().await;
+        let handle = abide.start(charges, ()).id("one").await.unwrap();
+        world.gate.add_permits(1);
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+        handle.unblock().rerun("charge").await.unwrap();
+        lab.sleep(secs(1)).await;
+        lab.crash(machine);
+        world.input.store(2, Ordering::Relaxed);
+        world.length.store(3, Ordering::Relaxed);
+        world.gate.add_permits(10);
+        let (_, abide) = worker().await;
+        assert_eq!(abide.handle::<String>("one").result().await.unwrap(), "xxx");
+        assert_eq!(world.ran.lock().unwrap().join(", "), "charge 1, charge 2");
     });
 }
 

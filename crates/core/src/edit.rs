@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::{Block, ContentHash, Entry, Event, KeyHasher, Op, OpIndex, Remedied, Remedy};
+use crate::{
+    Block, ContentHash, Entry, Event, KeyHasher, Op, OpIndex, Outcome, Remedied, Remedy, StepRecord,
+};
 
 /// The fate of a result that somebody set for a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub struct EditFates {
     went_on_at: u64,
     /// Operations that somebody accepted as recorded, with the input that the code had for them.
     accepted: HashMap<OpIndex, Vec<ContentHash>, KeyHasher>,
+    /// The last entries with which somebody let an operation run again.
+    rerun_at: HashMap<OpIndex, u64, KeyHasher>,
 }
 
 impl EditFates {
@@ -35,6 +39,9 @@ impl EditFates {
         match &entry.event {
             Event::Blocked { reason: Block::Unrecordable { op, .. }, .. } => {
                 self.blocked_at.insert(op.index(), entry.seq);
+            }
+            Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Rerun, .. }), .. } => {
+                self.rerun_at.insert(op.index(), entry.seq);
             }
             Event::Unblocked { remedied: Some(Remedied { op, declared: Some(declared), .. }), .. } => {
                 self.accepted.entry(op.index()).or_default().push(*declared);
@@ -65,6 +72,16 @@ impl EditFates {
         (self.went_on_at > entry.seq).then_some(EditFate::Kept)
     }
 
+    /// Whether this entry is a result that could not be recorded and that somebody lets the code
+    /// make anew. It is no outcome any longer, and its input binds no code.
+    pub fn is_made_anew(&self, entry: &Entry) -> bool {
+        let Event::StepRecorded(StepRecord { op, outcome: Outcome::Unrecordable(_), .. }) = &entry.event
+        else {
+            return false;
+        };
+        self.rerun_at.get(&op.index()).is_some_and(|rerun_at| *rerun_at > entry.seq)
+    }
+
     /// Whether somebody accepted the record of an operation for code that has this input for it.
     pub fn is_accepted(&self, op: &Op, declared: ContentHash) -> bool {
         self.accepted.get(&op.index()).is_some_and(|accepted| accepted.contains(&declared))
@@ -81,7 +98,7 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{By, Name, Op, OpKind, Outcome, Payload, StepRecord, Timestamp};
+    use crate::{By, Name, Op, OpKind, Payload, Timestamp, Unrecordable};
 
     fn op(name: &str) -> Op {
         Op { kind: OpKind::Step, name: Name::new(name).unwrap(), key: None, nth: 1 }
@@ -133,6 +150,35 @@ mod tests {
         check(vec![recorded("a"), recorded("b")], None);
         let rerun = Some(Remedied { op: op("a"), remedy: Remedy::Rerun, declared: None });
         check(vec![Event::Unblocked { by: by(), remedied: rerun }, blocked_at("a"), recorded("b")], None);
+    }
+
+    #[test]
+    fn a_lost_result_is_made_anew_once_somebody_lets_its_step_run_again() {
+        let lost = |step: &str| {
+            let outcome = Outcome::Unrecordable(Unrecordable { reason: String::new() });
+            Event::StepRecorded(StepRecord { op: op(step), outcome, attempt: 1, input: None })
+        };
+        let decide = |step: &str, remedy| {
+            let remedied = Some(Remedied { op: op(step), remedy, declared: None });
+            Event::Unblocked { by: by(), remedied }
+        };
+        let rows = [
+            (vec![lost("a")], false),
+            (vec![lost("a"), decide("a", Remedy::Rerun)], true),
+            (vec![lost("a"), decide("b", Remedy::Rerun)], false),
+            (vec![lost("a"), decide("a", Remedy::Accept)], false),
+            (vec![lost("a"), decide("a", Remedy::Edit(Payload::from("1")))], false),
+            (vec![recorded("a"), decide("a", Remedy::Rerun)], false),
+            // The second one is lost anew.
+            (vec![decide("a", Remedy::Rerun), lost("a")], false),
+        ];
+        for (events, expected) in rows {
+            let entries: Vec<_> =
+                (1..).zip(events).map(|(seq, event)| Entry::new(seq, Timestamp::default(), event)).collect();
+            let mut fates = EditFates::default();
+            entries.iter().for_each(|entry| fates.look_at(entry));
+            assert_eq!(entries.iter().any(|entry| fates.is_made_anew(entry)), expected, "{entries:?}");
+        }
     }
 
     /// Others cause these events whether the code has read the result or not.

@@ -193,7 +193,7 @@ impl Runner {
     }
 
     /// Returns why this entry does not fit the open operation that it belongs to: the code has
-    /// another input for the operation, and nobody has accepted that.
+    /// another input for the operation, and nobody has decided about that.
     fn contradiction(&self, entry: &Entry) -> Option<Block> {
         let recorded = entry.event.input()?;
         let (op, active) = (entry.event.op()?, self.run.stage.active()?);
@@ -201,7 +201,9 @@ impl Runner {
         let state = active.board.0.lock();
         let slot = state.slots.get(id)?;
         let declared = slot.input_hash().filter(|declared| *declared != recorded.hash)?;
-        if self.run.edits.fates.is_accepted(op, declared) || planted(Bug::OtherInputTaken) {
+        let fates = &self.run.edits.fates;
+        let is_decided = fates.is_accepted(op, declared) || fates.is_made_anew(entry);
+        if is_decided || planted(Bug::OtherInputTaken) {
             return None;
         }
         let (op, recorded, declared) = (op.clone(), recorded.clone(), slot.input()?);
