@@ -37,22 +37,25 @@ use args::{Args, Command};
 use clap::{CommandFactory, Parser};
 use command_error::CommandError;
 
+/// The allocator of the binary, which `abide bench` asks for its counts.
+pub type Allocator = abide_counting::Counting<mimalloc::MiMalloc>;
+
 /// Runs the command on the command line.
-pub fn main() -> ExitCode {
+pub fn main(allocator: &'static Allocator) -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args.settled(),
         Err(complaint) => return usage::complain(&complaint),
     };
-    match run(&args) {
+    match run(&args, allocator) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
 }
 
-fn run(args: &Args) -> Result<ExitCode, CommandError> {
+fn run(args: &Args, allocator: &'static Allocator) -> Result<ExitCode, CommandError> {
     let (global, output) = (&args.global, args.global.output);
     let done = match &args.command {
-        Command::Bench(args) => return Ok(bench::run(args, output)),
+        Command::Bench(args) => return Ok(bench::run(args, output, allocator)),
         Command::Demo(args) => demo::run(args, output),
         Command::DemoWorker(args) => demo::run_worker(args),
         Command::List(args) => list::run(global, args),

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 /// The allocator. One thread allocates executions and another frees them, thousands at a time.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: abide_cli::Allocator = abide_cli::Allocator::new(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
-    abide_cli::main()
+    abide_cli::main(&ALLOCATOR)
 }

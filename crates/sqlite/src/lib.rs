@@ -15,6 +15,7 @@ mod batch;
 mod caches;
 mod checksum;
 mod copies;
+pub mod counters;
 mod error;
 #[cfg(test)]
 mod fixture;

@@ -13,7 +13,7 @@ use crate::private;
 use crate::rows::number;
 use crate::step_connection::{Rules, StepConnection};
 use crate::user_transaction;
-use crate::{Options, sql};
+use crate::{Options, counters, sql};
 
 /// The schema that this program writes.
 pub(crate) const SCHEMA_VERSION: i64 = sql::MIGRATIONS.len() as i64;
@@ -69,6 +69,7 @@ pub(crate) fn open_in_memory(options: &Options) -> Result<StepConnection, OpenEr
 }
 
 fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Result<StepConnection> {
+    counters::attach(&connection);
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
     connection.busy_timeout(Duration::from_millis(options.busy_ms_max))?;
     if wal {
@@ -121,6 +122,7 @@ pub(crate) fn open_reader(path: &Path, options: &Options) -> rusqlite::Result<Co
     let access =
         if options.read_only { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
     let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    counters::attach(&connection);
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
     connection.busy_timeout(Duration::from_millis(options.busy_ms_max))?;
     keep_plans(&connection)?;

@@ -27,7 +27,7 @@ use crate::os::Moment;
 use crate::schema;
 use crate::trouble;
 use crate::writer::{Scheduling, WriteQueue};
-use crate::{Options, sql};
+use crate::{Options, counters, sql};
 
 /// The size of a frame of the log: a page and its header.
 const FRAME_BYTES: u64 = 4_096 + 24;
@@ -109,6 +109,7 @@ impl Wal {
         if frames == 0 {
             return;
         }
+        counters::count_syncs(1);
         let mut copied = self.copied_frames.load(Ordering::Relaxed);
         if frames < copied {
             // The log has restarted.
@@ -149,6 +150,7 @@ impl Wal {
         let copied = connection
             .prepare_cached(sql::CHECKPOINT)
             .and_then(|mut statement| statement.query_row([], |row| row.get::<_, i64>(2)));
+        counters::count_syncs(counters::SYNCS_PER_CHECKPOINT);
         match copied {
             Ok(copied) => self.copied_frames.store(u64::try_from(copied).unwrap_or(0), Ordering::Relaxed),
             // Nothing is lost: the log is longer than it should be, and the next attempt follows.

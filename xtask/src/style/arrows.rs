@@ -10,7 +10,7 @@ use super::Finding;
 
 /// Every crate of the workspace, and our crates that it may depend on. Crates are named after their
 /// directories: `core` is the package `abide-core`.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("core", &[]),
     ("store", &["core"]),
     ("sqlite", &["store", "core"]),
@@ -19,7 +19,11 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("macros", &[]),
     ("abide", &["engine", "sqlite", "postgres", "store", "core", "macros"]),
     ("server", &["abide", "engine", "sqlite", "postgres", "store", "core", "macros"]),
-    ("cli", &["sim", "server", "abide", "engine", "sqlite", "postgres", "store", "core", "macros"]),
+    ("counting", &[]),
+    (
+        "cli",
+        &["counting", "sim", "server", "abide", "engine", "sqlite", "postgres", "store", "core", "macros"],
+    ),
     ("sim", &["server", "abide", "engine", "sqlite", "postgres", "store", "core", "macros"]),
     ("xtask", &[]),
 ];

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
+use super::counts::Counts;
+
 /// The works that the benchmark measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Work {
@@ -74,6 +76,8 @@ pub(super) struct Figure {
     pub(super) goal: Goal,
     /// The length of the resumed journal.
     pub(super) entry_count: Option<u64>,
+    /// The cost of one item, where the work has items.
+    pub(super) counts: Option<Counts>,
 }
 
 impl Figure {
@@ -103,6 +107,9 @@ impl Figure {
         if let Some(count) = self.entry_count {
             object["entries"] = count.into();
         }
+        if let Some(counts) = &self.counts {
+            object["item"] = counts.json();
+        }
         object
     }
 
@@ -111,7 +118,7 @@ impl Figure {
             Some(count) => format!("{} of {}", self.work.name(), grouped(count as f64)),
             None => self.work.name().to_owned(),
         };
-        vec![
+        let figure = [
             name,
             grouped(self.figure),
             self.unit.to_owned(),
@@ -119,7 +126,8 @@ impl Figure {
             grouped(self.ratio()),
             self.goal.to_string(),
             if self.is_reached() { "yes" } else { "MISSED" }.to_owned(),
-        ]
+        ];
+        figure.into_iter().chain(Counts::cells(self.counts.as_ref())).collect()
     }
 }
 
@@ -169,7 +177,7 @@ mod tests {
     use super::*;
 
     fn figure(figure: f64, raw: f64, goal: Goal) -> Figure {
-        Figure { work: Work::W2, figure, unit: "steps/s", raw, goal, entry_count: None }
+        Figure { work: Work::W2, figure, unit: "steps/s", raw, goal, entry_count: None, counts: None }
     }
 
     #[test]

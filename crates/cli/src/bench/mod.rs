@@ -4,6 +4,7 @@
 //! the database is measured before and after it, with payloads of the same size.
 //! `docs/guide/bench.md` describes each work and each limit.
 
+mod counts;
 mod figure;
 mod flows;
 mod folder;
@@ -17,11 +18,15 @@ mod stopwatch;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::ValueEnum;
+
+use counts::Counts;
 use figure::{Figure, Work};
 use folder::BenchFolder;
 use process::Child;
 use setting::{Depth, Setting};
 
+use crate::Allocator;
 use crate::args::Output;
 use crate::command_error::CommandError;
 use crate::output;
@@ -36,6 +41,9 @@ pub(crate) struct Args {
     /// Measure on a store that holds 1,000,000 finished executions, and W3 for five minutes
     #[arg(long)]
     full: bool,
+    /// Only count statements, bytes, syncs and allocations, which do not depend on the machine
+    #[arg(long, conflicts_with_all = ["quick", "full"])]
+    counts: bool,
     /// Only this work; may be repeated
     #[arg(long, value_name = "NAME", ignore_case = true)]
     work: Vec<Work>,
@@ -51,12 +59,12 @@ pub(crate) struct Args {
 }
 
 /// Runs the benchmark. A missed goal is not a failure; a wrong result is.
-pub(crate) fn run(args: &Args, output: Output) -> ExitCode {
+pub(crate) fn run(args: &Args, output: Output, allocator: &'static Allocator) -> ExitCode {
     let done = match (args.child, &args.file) {
         (Some(child), Some(file)) => process::serve(child, file).and_then(|report| {
             output::document(&serde_json::to_value(report).map_err(CommandError::failed)?, Output::Jsonl)
         }),
-        _ => measure(args, output),
+        _ => measure(args, output, allocator),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -64,18 +72,21 @@ pub(crate) fn run(args: &Args, output: Output) -> ExitCode {
     }
 }
 
-fn measure(args: &Args, output: Output) -> Result<(), CommandError> {
+fn measure(args: &Args, output: Output, allocator: &'static Allocator) -> Result<(), CommandError> {
     let depth = match (args.quick, args.full) {
         (true, _) => Depth::Quick,
         (_, true) => Depth::Full,
         _ => Depth::Usual,
     };
-    let setting = Setting { depth, place: BenchFolder::new(args.dir.as_deref())? };
+    let setting = Setting { depth, place: BenchFolder::new(args.dir.as_deref())?, allocator };
     let runtime = tokio::runtime::Runtime::new()?;
     if depth == Depth::Full {
         runtime.block_on(setting.fill())?;
     }
     let mut printer = Printer { output, figures: Vec::new() };
+    if args.counts {
+        return count_only(args, output, &runtime, &setting);
+    }
     for group in GROUPS.iter().filter(|group| group.iter().any(|work| is_wanted(args, *work))) {
         let names: Vec<_> = group.iter().map(|work| work.name()).collect();
         output::say(format_args!("measures {}", names.join(" and ")));
@@ -85,6 +96,38 @@ fn measure(args: &Args, output: Output) -> Result<(), CommandError> {
         }
     }
     printer.finish()
+}
+
+/// Counts the cost of the works that have items, and measures nothing.
+fn count_only(
+    args: &Args,
+    output: Output,
+    runtime: &tokio::runtime::Runtime,
+    setting: &Setting,
+) -> Result<(), CommandError> {
+    let mut counted = Vec::new();
+    for work in Work::value_variants().iter().filter(|work| is_wanted(args, **work)) {
+        counted.extend(runtime.block_on(counts_of(setting, *work))?.map(|counts| (*work, counts)));
+    }
+    if counted.is_empty() {
+        return Err(CommandError::usage("only W1, W1-latency, W2, W3 and W4 have counts"));
+    }
+    let object = |(work, counts): &(Work, Counts)| {
+        let mut object = counts.json();
+        object["work"] = work.name().into();
+        object
+    };
+    match output {
+        Output::Jsonl => counted.iter().try_for_each(|counted| output::document(&object(counted), output)),
+        Output::Json => output::document(&counted.iter().map(object).collect(), output),
+        Output::Table => {
+            let mut table = Table::new(["WORK"].into_iter().chain(Counts::HEADINGS));
+            for (work, counts) in &counted {
+                table.push([work.name().to_owned()].into_iter().chain(Counts::cells(Some(counts))).collect());
+            }
+            output::write(table.to_string().as_bytes())
+        }
+    }
 }
 
 /// The works, in groups that are measured together.
@@ -104,7 +147,7 @@ fn is_wanted(args: &Args, work: Work) -> bool {
 }
 
 async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, CommandError> {
-    Ok(match first {
+    let mut figures = match first {
         Work::W1 => vec![short::at_once(setting).await?],
         Work::W1Latency => vec![short::latency(setting).await?],
         Work::W2 => vec![steps::one_chain(setting).await?],
@@ -113,7 +156,23 @@ async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Comma
         Work::W5 => resume::resume(setting).await?,
         Work::IdleRss | Work::IdleCpu => process::idle(setting)?.into(),
         Work::SleepingRss => vec![process::sleeping(setting)?],
-    })
+    };
+    let counts = counts_of(setting, first).await?;
+    figures.iter_mut().for_each(|figure| figure.counts = counts);
+    Ok(figures)
+}
+
+/// Counts the cost of an item of a work, if it has items.
+async fn counts_of(setting: &Setting, work: Work) -> Result<Option<Counts>, CommandError> {
+    let counts = match work {
+        Work::W1 => short::count_at_once(setting).await?,
+        Work::W1Latency => short::count_one_by_one(setting).await?,
+        Work::W2 => steps::count_one_chain(setting).await?,
+        Work::W3 => steps::count_many_chains(setting).await?,
+        Work::W4 => steps::count_children(setting).await?,
+        Work::W5 | Work::IdleRss | Work::IdleCpu | Work::SleepingRss => return Ok(None),
+    };
+    Ok(Some(counts))
 }
 
 /// Prints figures: each at once as a line in JSON lines, otherwise all of them at the end.
@@ -139,7 +198,8 @@ impl Printer {
                 output::document(&serde_json::Value::Array(all), self.output)
             }
             Output::Table => {
-                let mut table = Table::new(["WORK", "FIGURE", "UNIT", "RAW", "RATIO", "GOAL", "OK"]);
+                let headings = ["WORK", "FIGURE", "UNIT", "RAW", "RATIO", "GOAL", "OK"];
+                let mut table = Table::new(headings.into_iter().chain(Counts::HEADINGS));
                 self.figures.iter().for_each(|figure| table.push(figure.cells()));
                 output::write(table.to_string().as_bytes())
             }

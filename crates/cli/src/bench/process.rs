@@ -67,7 +67,7 @@ pub(super) fn sleeping(setting: &Setting) -> Result<Figure, CommandError> {
 }
 
 fn figure(work: Work, (figure, unit): (f64, &'static str), (raw, goal): (f64, Goal)) -> Figure {
-    Figure { work, figure, unit, raw, goal, entry_count: None }
+    Figure { work, figure, unit, raw, goal, entry_count: None, counts: None }
 }
 
 /// Starts a process that measures itself, and returns its report.

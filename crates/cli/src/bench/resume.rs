@@ -50,7 +50,15 @@ async fn resume_one(setting: &Setting, count: u64) -> Result<(Figure, Figure), C
         _ => Goal(&[Bound::AtMost(2_000.0)]),
     };
     let (work, entry_count) = (Work::W5, Some(count));
-    let time = Figure { work, figure: median(seconds) * 1e3, unit: "ms", raw: raw * 1e3, goal, entry_count };
+    let time = Figure {
+        work,
+        figure: median(seconds) * 1e3,
+        unit: "ms",
+        raw: raw * 1e3,
+        goal,
+        entry_count,
+        counts: None,
+    };
     Ok((time, memory(&report, count)))
 }
 
@@ -59,7 +67,15 @@ fn memory(report: &Report, count: u64) -> Figure {
     const BYTES_MAX: f64 = 32.0;
     let figure = report.bytes / count as f64;
     let goal = Goal(&[Bound::AtMost(BYTES_MAX)]);
-    Figure { work: Work::W5, figure, unit: "bytes/entry", raw: BYTES_MAX, goal, entry_count: Some(count) }
+    Figure {
+        work: Work::W5,
+        figure,
+        unit: "bytes/entry",
+        raw: BYTES_MAX,
+        goal,
+        entry_count: Some(count),
+        counts: None,
+    }
 }
 
 /// Measures the seconds to open an empty store.

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use super::flows::{self, PAYLOAD_BYTES, payload};
 use super::folder::BenchFolder;
 use super::stopwatch::Stopwatch;
+use crate::Allocator;
 use crate::command_error::CommandError;
 use crate::output;
 
@@ -32,6 +33,7 @@ pub(super) enum Depth {
 pub(super) struct Setting {
     pub(super) depth: Depth,
     pub(super) place: BenchFolder,
+    pub(super) allocator: &'static Allocator,
 }
 
 /// Raw limits, measured before and after a work.

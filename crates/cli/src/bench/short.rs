@@ -2,6 +2,7 @@
 
 use abide::Abide;
 
+use super::counts::{Counts, count};
 use super::figure::{Bound, Figure, Goal, Work};
 use super::flows::{self, payload};
 use super::setting::{Depth, Setting, WAVE_COUNT, check, on_worker, wave};
@@ -38,6 +39,7 @@ pub(super) async fn at_once(setting: &Setting) -> Result<Figure, CommandError> {
         raw: raw.rows_per_second,
         goal: Goal(&[Bound::AtLeast(100_000.0)]),
         entry_count: None,
+        counts: None,
     })
 }
 
@@ -64,7 +66,17 @@ pub(super) async fn latency(setting: &Setting) -> Result<Figure, CommandError> {
         raw: raw.commit_us,
         goal: Goal(&[Bound::RatioAtMost(2.5)]),
         entry_count: None,
+        counts: None,
     })
+}
+
+pub(super) async fn count_at_once(setting: &Setting) -> Result<Counts, CommandError> {
+    count(setting, "W1", WAVE_COUNT, async |abide| wave(abide, WAVE_COUNT).await.map(drop)).await
+}
+
+pub(super) async fn count_one_by_one(setting: &Setting) -> Result<Counts, CommandError> {
+    const COUNT: u64 = 200;
+    count(setting, "W1-latency", COUNT, async |abide| one_by_one(abide, COUNT).await.map(drop)).await
 }
 
 /// Runs workflows one at a time and returns the seconds that each took.

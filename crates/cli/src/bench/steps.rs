@@ -5,6 +5,7 @@ use std::time::Duration;
 use abide::Abide;
 use tokio::task::JoinSet;
 
+use super::counts::{Counts, count};
 use super::figure::{Bound, Figure, Goal, Work};
 use super::flows::{self, TEXT_BYTES};
 use super::setting::{Depth, Setting, check};
@@ -139,6 +140,18 @@ pub(super) async fn children(setting: &Setting) -> Result<Figure, CommandError> 
     Ok(figure(Work::W4, (rate, "children/s"), raw.rows_per_second, goal))
 }
 
+pub(super) async fn count_one_chain(setting: &Setting) -> Result<Counts, CommandError> {
+    count(setting, "W2", CHAIN_STEPS, async |abide| run_chain(abide, CHAIN_STEPS).await).await
+}
+
+pub(super) async fn count_many_chains(setting: &Setting) -> Result<Counts, CommandError> {
+    count(setting, "W3", WIDE_WORKFLOWS * WIDE_STEPS, wide_round).await
+}
+
+pub(super) async fn count_children(setting: &Setting) -> Result<Counts, CommandError> {
+    count(setting, "W4", CHILD_COUNT, run_parent).await
+}
+
 async fn run_chain(abide: &Abide, count: u64) -> Result<(), CommandError> {
     let bytes = abide.run(flows::chain, count).await?;
     check(bytes == count as usize * TEXT_BYTES, || format!("{count} steps gave {bytes} bytes"))
@@ -150,5 +163,5 @@ async fn run_parent(abide: &Abide) -> Result<(), CommandError> {
 }
 
 fn figure(work: Work, (figure, unit): (f64, &'static str), raw: f64, goal: Goal) -> Figure {
-    Figure { work, figure, unit, raw, goal, entry_count: None }
+    Figure { work, figure, unit, raw, goal, entry_count: None, counts: None }
 }

@@ -3,6 +3,7 @@
 mod beside_a_worker;
 mod binary;
 mod common;
+mod costs;
 mod scripts;
 mod sites;
 mod store;

@@ -1,0 +1,101 @@
+//! The cost of one item in numbers that do not depend on the machine.
+//!
+//! They are counted in a pass of its own, so that counting slows no measured time.
+
+use abide::Abide;
+use abide_sqlite::counters;
+use serde_json::{Value, json};
+
+use super::setting::Setting;
+use crate::Allocator;
+use crate::command_error::CommandError;
+
+/// The cost of one item: a workflow, a step, a child.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Counts {
+    pub(super) statements: f64,
+    /// The bytes that the process wrote; `None` where the system does not count them.
+    pub(super) bytes: Option<f64>,
+    pub(super) syncs: f64,
+    pub(super) allocations: f64,
+}
+
+impl Counts {
+    pub(super) const HEADINGS: [&str; 4] = ["STATEMENTS", "BYTES", "SYNCS", "ALLOCATIONS"];
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "statements": hundredths(self.statements),
+            "bytes": self.bytes.map(f64::round),
+            "syncs": hundredths(self.syncs),
+            "allocations": hundredths(self.allocations),
+        })
+    }
+
+    pub(super) fn cells(counts: Option<&Self>) -> [String; 4] {
+        let shown = |of: fn(&Self) -> Option<String>| counts.and_then(of).unwrap_or_else(|| "–".to_owned());
+        [
+            shown(|counts| Some(format!("{:.2}", counts.statements))),
+            shown(|counts| counts.bytes.map(|bytes| format!("{bytes:.0}"))),
+            shown(|counts| Some(format!("{:.2}", counts.syncs))),
+            shown(|counts| Some(format!("{:.1}", counts.allocations))),
+        ]
+    }
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// Counts the cost of an item of a work. `round` does the work once and has `item_count` items.
+pub(super) async fn count(
+    setting: &Setting,
+    work: &str,
+    item_count: u64,
+    round: impl AsyncFn(&Abide) -> Result<(), CommandError>,
+) -> Result<Counts, CommandError> {
+    const ROUND_COUNT: u64 = 3;
+    counters::count_statements();
+    let abide = setting.open(&format!("{work}-counts")).await?;
+    // Everything that happens once happens here: statements are prepared, names are interned.
+    round(&abide).await?;
+    setting.settle(&format!("{work}-counts"));
+    let before = Reading::take(setting.allocator);
+    setting.allocator.switch_on();
+    for _ in 0..ROUND_COUNT {
+        round(&abide).await?;
+    }
+    setting.allocator.switch_off();
+    let after = Reading::take(setting.allocator);
+    abide.shutdown().await;
+    Ok(after.since(&before, (ROUND_COUNT * item_count) as f64))
+}
+
+/// The counters of the process at one moment.
+struct Reading {
+    stores: counters::Counts,
+    bytes: Option<u64>,
+    allocations: u64,
+}
+
+impl Reading {
+    fn take(allocator: &Allocator) -> Self {
+        Self { stores: counters::counts(), bytes: bytes_written(), allocations: allocator.count() }
+    }
+
+    fn since(&self, before: &Self, item_count: f64) -> Counts {
+        let per_item = |after: u64, before: u64| after.saturating_sub(before) as f64 / item_count;
+        Counts {
+            statements: per_item(self.stores.statements, before.stores.statements),
+            bytes: self.bytes.zip(before.bytes).map(|(after, before)| per_item(after, before)),
+            syncs: per_item(self.stores.syncs, before.stores.syncs),
+            allocations: per_item(self.allocations, before.allocations),
+        }
+    }
+}
+
+/// Returns the bytes that this process has passed to the system to write.
+fn bytes_written() -> Option<u64> {
+    let counted = std::fs::read_to_string("/proc/self/io").ok()?;
+    counted.lines().find_map(|line| line.strip_prefix("wchar: "))?.trim().parse().ok()
+}
