@@ -67,6 +67,8 @@ bugs! {
     EditNotEditable = "edit-not-editable",
     /// A timeout lasts longer if the clock is set back meanwhile.
     WaitOnWallClock = "wait-on-wall-clock",
+    /// A pause that an execution spends parked lasts longer if the clock is set back meanwhile.
+    PauseOnWallClock = "pause-on-wall-clock",
     /// A seat takes its lease for lost while a commit that keeps or ends it is under way.
     DoubtWhileCommitting = "doubt-while-committing",
     /// A cancellation during the first operation of a workflow is not shown to its code.

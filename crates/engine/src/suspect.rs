@@ -45,35 +45,60 @@ enum Verdict {
     Block,
 }
 
-/// Judges a suspect by its summary, and by how many sessions in a row have died with it.
-fn judge(summary: Summary, takeover_count: u32, now: Timestamp, options: &Options) -> (Record, Verdict) {
+/// What a holder knows about a suspect beside its summary.
+struct Look {
+    now: Timestamp,
+    /// How many sessions in a row have died with it.
+    takeover_count: u32,
+    /// How much of its rest is left, if this engine has measured it.
+    rest_left: Option<Duration>,
+}
+
+/// Returns how long a suspect rests after this many deaths of its worker.
+fn full_rest(death_count: u32, options: &Options) -> Duration {
+    options.suspect_rest.saturating_mul(1 << death_count.saturating_sub(1).min(16)).min(REST_MAX)
+}
+
+/// Judges a suspect by its summary.
+fn judge(summary: Summary, look: &Look, options: &Options) -> (Record, Verdict) {
+    let Look { now, takeover_count, rest_left } = *look;
     let Suspicion { mut died_at, stand } = summary.suspicion.unwrap_or_default();
     let is_mark = |wait: &Waiting| matches!(wait, Waiting::Suspect { .. });
     let waiting = summary.waiting.into_iter().filter(|wait| !is_mark(wait)).collect();
     let verdict = match stand {
         _ if planted(Bug::SuspectNeverRests) => Verdict::Run,
-        Stand::Resting(until) if until > now => Verdict::Rest(until),
+        Stand::Resting(until) => {
+            // More than a full rest can only be left because the wall clock was set back.
+            let full = full_rest(count_of(&died_at), options);
+            match rest_left.unwrap_or_else(|| until.since(now).min(full)) {
+                Duration::ZERO => Verdict::Run,
+                left => Verdict::Rest(now.after(left)),
+            }
+        }
         // Without a death since then, its holder has only begun anew.
         Stand::Alone { takeover_count: before } if takeover_count > before => {
             died_at.push(now);
-            let count = u32::try_from(died_at.len()).unwrap_or(u32::MAX);
+            let count = count_of(&died_at);
             if count >= options.suspect_death_count_max {
                 // An execution that is unblocked and kills again would add to these times without
                 // end.
                 died_at.drain(..died_at.len() - options.suspect_death_count_max as usize);
                 Verdict::Block
             } else {
-                let rest = options.suspect_rest.saturating_mul(1 << (count - 1).min(16)).min(REST_MAX);
-                Verdict::Rest(now.after(rest))
+                Verdict::Rest(now.after(full_rest(count, options)))
             }
         }
-        Stand::Aside | Stand::Alone { .. } | Stand::Resting(_) | Stand::Beside => Verdict::Run,
+        Stand::Aside | Stand::Alone { .. } | Stand::Beside => Verdict::Run,
     };
     let stand = match verdict {
         Verdict::Rest(until) => Stand::Resting(until),
         Verdict::Run | Verdict::Block => Stand::Aside,
     };
     (Record { suspicion: Suspicion { died_at, stand }, waiting }, verdict)
+}
+
+fn count_of(died_at: &[Timestamp]) -> u32 {
+    u32::try_from(died_at.len()).unwrap_or(u32::MAX)
 }
 
 impl Record {
@@ -104,7 +129,13 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: 
         Ok(summary) => summary,
         Err(error) => return End::from(error),
     };
-    let (record, verdict) = judge(summary, leased.takeover_count, engine.runtime.now(), &engine.options);
+    let (now, moment) = (engine.runtime.now(), engine.runtime.moment());
+    let rest_left = match summary.suspicion.as_ref().map(|suspicion| suspicion.stand) {
+        Some(Stand::Resting(until)) => engine.pauses.take(leased.key, until, moment),
+        _ => None,
+    };
+    let look = Look { now, takeover_count: leased.takeover_count, rest_left };
+    let (record, verdict) = judge(summary, &look, &engine.options);
     leased.suspicion = Some(record.suspicion.clone());
     match verdict {
         Verdict::Block => {
@@ -112,10 +143,11 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: 
             failures::block(engine, leased, block).await
         }
         Verdict::Rest(until) => {
-            let address = leased.address().clone();
-            let rest = text::when(until, engine.runtime.now());
+            let (key, address) = (leased.key, leased.address().clone());
+            let rest = text::when(until, now);
             tracing::warn!(%address, rest, "an execution that killed its worker rests");
             let summary = record.summary_at_rest(&leased, until);
+            engine.begin_pause(key, until, (moment, until.since(now)));
             Ledger::new(&engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await
         }
         Verdict::Run => match engine.fit(leased).await {
@@ -156,6 +188,14 @@ mod tests {
     }
 
     fn check(died_at: &[i64], stand: Stand, now: i64) -> (usize, Stand, Verdict) {
+        check_measured(died_at, stand, (now, None))
+    }
+
+    fn check_measured(
+        died_at: &[i64],
+        stand: Stand,
+        (now, rest_left): (i64, Option<Duration>),
+    ) -> (usize, Stand, Verdict) {
         let options = Options {
             suspect_rest: Duration::from_secs(1),
             suspect_death_count_max: 3,
@@ -173,7 +213,8 @@ mod tests {
             unclaimed: None,
             sites: None,
         };
-        let (record, verdict) = judge(summary, 7, at(now), &options);
+        let look = Look { now: at(now), takeover_count: 7, rest_left };
+        let (record, verdict) = judge(summary, &look, &options);
         (record.suspicion.died_at.len(), record.suspicion.stand, verdict)
     }
 
@@ -210,5 +251,17 @@ mod tests {
         let resting = Stand::Resting(at(12));
         assert_eq!(check(&[1], resting, 11), (1, resting, Verdict::Rest(at(12))));
         assert_eq!(check(&[1], resting, 12), (1, Stand::Aside, Verdict::Run));
+    }
+
+    #[test]
+    fn a_rest_is_no_longer_than_a_full_one_whatever_the_clock_says() {
+        let resting = Stand::Resting(at(3_600));
+        let judged = |left| {
+            let (_, stand, verdict) = check_measured(&[1, 2], resting, (10, left));
+            (stand, verdict)
+        };
+        assert_eq!(judged(None), rests(12));
+        assert_eq!(judged(Some(Duration::from_secs(1))), rests(11), "this engine has measured it");
+        assert_eq!(judged(Some(Duration::ZERO)), (Stand::Aside, Verdict::Run));
     }
 }

@@ -434,8 +434,15 @@ mod tests {
             let session = register(&ours, "default");
             start(&ours, "a");
             start(&ours, "b");
-            let claim =
-                Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
+            let claim = Claim {
+                session,
+                request: 1,
+                slots: 1,
+                care_slots: 0,
+                with_mail: false,
+                sweep: false,
+                rested: Vec::new(),
+            };
             let mut leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
             block_on(ours.commit(commit_of(&leased, Hold::Keep, Vec::new()))).unwrap();
             leased.version = leased.version.next();

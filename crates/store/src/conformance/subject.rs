@@ -275,6 +275,7 @@ impl Seat<'_> {
             care_slots: 0,
             with_mail: false,
             sweep: false,
+            rested: Vec::new(),
         }
     }
 
