@@ -9,6 +9,7 @@ use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Command, Entry, Event, Failure, Op, OpKind, Origin, Payload, Timestamp, Waiting};
 use abide_store::Hold;
 
+use crate::alarm::ring;
 use crate::driver::{Driver, End, Opening};
 use crate::mailbox::{Mailbox, Order};
 use crate::panics;
@@ -30,8 +31,7 @@ impl Driver for TaskDriver {
         let is_minded = seat.engine.runtime.minds_outside();
         let waker = is_minded.then(|| Arc::new(CodeWaker(seat.mailbox().clone())));
         let began_at = seat.now();
-        let mut runner = TaskRunner { seat, code, input, future: None, began_at, deadline: None, waker };
-        runner.set_deadline();
+        let runner = TaskRunner { seat, code, input, future: None, began_at, alarm: None, waker };
         Box::pin(runner.run())
     }
 }
@@ -47,8 +47,8 @@ struct TaskRunner {
     future: Option<CodeFuture>,
     /// When the attempt under way began.
     began_at: Timestamp,
-    /// Resolves when the deadline has to be seen to.
-    deadline: Option<BoxFuture<()>>,
+    /// Rings when the deadline has to be seen to.
+    alarm: Option<(Timestamp, BoxFuture<()>)>,
     /// The waker that the code is polled with, if the runtime asks who waits for the outside world.
     waker: Option<Arc<CodeWaker>>,
 }
@@ -87,12 +87,12 @@ impl TaskRunner {
             if self.seat.is_busy() {
                 return Poll::Pending;
             }
-            self.wait_for_deadline(cx);
             let has_begun = self.future.is_some();
             if let Some(entries) = self.seat.obey(has_begun).or_else(|| self.seat.expire(has_begun)) {
                 self.obeyed(entries);
                 continue;
             }
+            ring(&mut self.alarm, self.seat.expires_at(), |at| self.seat.sleep_until(at), cx);
             // A task reads no other message. Its sender was promised that it is kept: it stays
             // unread, where people see it.
             let mut is_hurried = false;
@@ -133,24 +133,12 @@ impl TaskRunner {
         self.future.is_some() && self.waker.as_ref().is_some_and(waits)
     }
 
-    fn set_deadline(&mut self) {
-        self.deadline = self.seat.expires_at().map(|at| self.seat.sleep_until(at));
-    }
-
-    fn wait_for_deadline(&mut self, cx: &mut Context<'_>) {
-        if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
-            self.deadline = None;
-        }
-    }
-
     /// Follows an order that was applied.
     fn obeyed(&mut self, entries: Vec<Entry>) {
         let Some(last) = entries.into_iter().next_back() else { return };
         if last.event.is_terminal() {
             self.future = None;
             self.seat.finish(last.event);
-        } else if self.future.is_some() {
-            self.set_deadline();
         }
     }
 

@@ -14,12 +14,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use abide_core::{
-    Ability, Body, Bounds, By, Command, Entry, Event, ExecutionId, Failure, FailureKind, Foreign, Kind, Name,
-    Payload, Start, Status, Timestamp, Waiting,
+    Ability, Block, Body, Bounds, By, Command, Entry, Event, ExecutionId, Failure, FailureKind, Foreign,
+    Kind, Name, Payload, Start, Status, Timestamp, Waiting,
 };
 use abide_engine::sim::{Sim, SimProcess};
 use abide_engine::{
-    BoxFuture, Client, Driver, End, Engine, Leave, Moment, Opening, Options, Order, Registry, Runtime, Seat,
+    BoxFuture, Client, CodeFuture, Driver, End, Engine, Leave, Moment, Opening, Options, Order, Registry,
+    Runtime, Seat, TaskAttempt, TaskCode,
 };
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Error, Record};
@@ -670,5 +671,46 @@ fn a_deadline_that_rings_too_early_does_not_stop_the_executor() {
         haste.is_hasty.store(false, Ordering::Relaxed);
         let ring_count = haste.ring_count.load(Ordering::Relaxed);
         assert!(ring_count < Haste::RING_COUNT_MAX, "{ring_count} rings");
+    });
+}
+
+/// A task that never ends.
+struct Endless;
+
+impl TaskCode for Endless {
+    fn name(&self) -> &str {
+        "endless"
+    }
+
+    fn call(&self, _: TaskAttempt, _: &Payload) -> Result<CodeFuture, Block> {
+        Ok(Box::pin(std::future::pending()))
+    }
+}
+
+/// The deadline of a task rings, and the clock is set back before the task looks at it.
+#[test]
+fn a_deadline_of_a_task_that_rang_too_early_rings_again() {
+    Stage::play(|stage| async move {
+        let at = stage.sim.now().after(Duration::from_secs(3_600));
+        let haste = Arc::<Haste>::default();
+        haste.is_hasty.store(true, Ordering::Relaxed);
+        let runtime = Hasty { process: stage.sim.process(1), at, haste: haste.clone() };
+        let mut registry = Registry::default();
+        registry.add_task(name("endless"), Arc::new(Endless));
+        let options = Options { lanes: [name("scripts")].into(), ..Options::default() };
+        let opened = Engine::open(stage.store.clone(), Arc::new(runtime), registry, options).await;
+        let _engine = opened.expect("it opens");
+        let start = Start {
+            lane: name("scripts"),
+            deadline_at: Some(at),
+            ..Start::of(Kind::Task, name("endless"), Payload::from("null"))
+        };
+        stage.client.start(&key("task"), Arc::new(start)).await.expect("it is started");
+        haste.has_rung.notified().await;
+        haste.is_hasty.store(false, Ordering::Relaxed);
+        stage.pass(3_599).await;
+        assert_eq!(stage.status("task").await, Status::Running);
+        stage.pass(30).await;
+        assert_eq!(stage.status("task").await, Status::Failed);
     });
 }
