@@ -1,11 +1,15 @@
 //! Journals, `why` and the reports about code that no longer matches say where the code asked for
 //! an operation: file and line of the call.
 
+use std::sync::Arc;
+
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide::{Builder, Workflow};
-use abide_core::{Address, Entry, ExecutionId, Namespace, SiteMark, Sites};
-use abide_store::{Read, Record, Target};
+use abide_core::{Address, Bounds, Entry, ExecutionId, Namespace, SiteMark, Sites};
+use abide_sqlite::SqliteStore;
+use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Read, Record, Store, Target};
 
 /// Waits for each sort of thing in turn; the lines below are those of its calls.
 const WAITS_LINE: u32 = line!() + 3;
@@ -176,7 +180,7 @@ fn told(journal: &[Entry]) -> Vec<String> {
 }
 
 /// The line of the first step of `everything`.
-const FIRST_LINE: u32 = 66;
+const FIRST_LINE: u32 = 70;
 
 fn expected(is_last: bool) -> Vec<String> {
     let rows = [
@@ -238,4 +242,78 @@ fn places_beyond_the_bound_are_left_out() {
         });
         assert_eq!(told(&journal(&lab, 1).await), named.collect::<Vec<_>>());
     });
+}
+
+fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    MemoryStore::new(clock, Bounds::default())
+}
+
+fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+}
+
+/// The run moves to another store during its hour of waiting.
+#[test]
+fn the_lines_are_the_same_after_a_move_to_another_store() {
+    let with = |builder: Builder| builder.workflow(in_order).session_ttl(secs(3));
+    for (from, to) in [(memory as fn(_) -> _, sqlite as fn(_) -> _), (sqlite, memory)] {
+        let whole = Lab::run_on(5, from, |lab| async move {
+            let (machine, abide) = lab.worker_with(with).await.unwrap();
+            abide.start(everything, true).id("one").await.unwrap();
+            lab.sleep(minutes(1)).await;
+            lab.crash(machine);
+            let id = ExecutionId::new("one").unwrap();
+            let address = Address { namespace: Namespace::default(), id };
+            abide_store::export(&**lab.store(), &address).await.unwrap().unwrap()
+        });
+        Lab::run_on(6, to, |lab| async move {
+            lab.store().import(whole).await.unwrap();
+            let (_machine, abide) = lab.worker_with(with).await.unwrap();
+            let why = abide.handle::<()>("one").why().await.unwrap();
+            assert!(why.contains(&format!("{}:{}", file!(), FIRST_LINE + 5)), "{why}");
+            abide.handle::<()>("one").result().await.unwrap();
+            assert_eq!(told(&journal(&lab, 1).await), expected(true));
+        });
+    }
+}
+
+/// The line of the step whose result cannot be recorded.
+const LARGE_LINE: u32 = line!() + 4;
+#[workflow]
+async fn large(ctx: Ctx) -> Result<String> {
+    ctx.step("small", || async { Ok(()) }).await?;
+    let large = ctx.step("large", || async { Ok("x".repeat(1_000)) }).await?;
+    ctx.step("after", || async { Ok(large.clone()) }).await
+}
+
+/// A decision about a step comes from nowhere in the code, and moves no line of the entries around
+/// it.
+#[test]
+fn the_lines_are_the_same_around_an_edit() {
+    let small = |clock| -> Arc<dyn Store> {
+        MemoryStore::new(clock, Bounds { payload_bytes_max: 100, ..Bounds::default() })
+    };
+    for is_crashed in [false, true] {
+        Lab::run_on(7, small, |lab| async move {
+            let with =
+                |builder: Builder| builder.workflow(in_order).session_ttl(secs(3)).payload_bytes_max(100);
+            let (machine, abide) = lab.worker_with(with).await.unwrap();
+            let handle = abide.start(large, ()).id("one").await.unwrap();
+            lab.sleep(secs(5)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+            let mut abide = abide;
+            if is_crashed {
+                lab.crash(machine);
+                abide = lab.worker_with(with).await.unwrap().1;
+            }
+            let handle = abide.handle::<String>("one");
+            handle.unblock().edit("large", "ok").await.unwrap();
+            assert_eq!(handle.result().await.unwrap(), "ok");
+            let told = told(&journal(&lab, 1).await);
+            let line = |nth: u32| format!("line {}", LARGE_LINE + nth - 1);
+            assert!(told[1].ends_with(&line(0)), "{told:#?}");
+            let after = told.iter().find(|row| row.contains("\"after\"")).unwrap();
+            assert!(after.ends_with(&line(2)), "{told:#?}");
+        });
+    }
 }

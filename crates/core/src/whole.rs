@@ -133,7 +133,13 @@ impl Whole<'_> {
         let open = self.open_timer().filter(|_| is_active);
         let wake_at = [self.summary.wake_at, found.wake_at, open].into_iter().flatten().min();
         let wake_at = wake_at.filter(|_| !self.execution.is_finished());
-        Ok(Summary { status, wake_at, ..found })
+        // These are only shown to people: the places of the waits, and the hint at a renamed
+        // operation.
+        let is_told =
+            |sites: &Vec<_>| found.waiting == self.summary.waiting && sites.len() <= found.waiting.len();
+        let sites = self.summary.sites.clone().filter(is_told);
+        let unclaimed = self.summary.unclaimed.clone();
+        Ok(Summary { status, wake_at, sites, unclaimed, ..found })
     }
 
     /// Returns the earliest time that an operation without a recorded outcome waits for. The code
