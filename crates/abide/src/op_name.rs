@@ -83,7 +83,8 @@ macro_rules! op_options {
     () => {
         /// Distinguishes this operation from others of its name, for example in a loop: by the id
         /// of the order that it is for. Operations of one name without a key are counted, so an
-        /// operation that new code inserts shifts the ones behind it.
+        /// operation that new code inserts shifts the ones behind it. Keys of different types are
+        /// different keys: `"7"` is not `7`.
         pub fn key<K: serde::Serialize + ?Sized>(mut self, key: &K) -> Self {
             self.name.set_key(key);
             self

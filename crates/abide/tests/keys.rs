@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
-use abide::testing::Lab;
+use abide::testing::{History, Lab, Test};
 use futures_util::join;
 
 /// The key of each kind of step, taken inside of its closure.
@@ -310,5 +310,96 @@ fn each_child_hears_that_its_id_is_taken() {
                 assert!(told.contains("was not started"), "{told}");
             }
         }
+    });
+}
+
+/// How the code of a deploy pays.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    ByKey,
+    Backwards,
+    /// It has lost the keys.
+    ByNumber,
+}
+
+/// Pays each person by a step.
+#[workflow]
+async fn pays(ctx: Ctx, mut people: Vec<String>) -> Result<String> {
+    let way = *ctx.state::<Way>();
+    if way == Way::Backwards {
+        people.reverse();
+    }
+    let mut paid = Vec::new();
+    for person in &people {
+        let step = ctx.step("pay", || async { Ok(format!("paid {person}")) });
+        paid.push(if way == Way::ByNumber { step.await? } else { step.key(person).await? });
+    }
+    ctx.recv::<()>("go").await?;
+    Ok(paid.join(", "))
+}
+
+fn people() -> Vec<String> {
+    ["ann", "bob"].map(str::to_owned).to_vec()
+}
+
+/// Every step of the name is mocked, whatever its key, and each has a record of its own.
+#[test]
+fn a_mock_stands_for_the_steps_of_all_keys() {
+    let call_count = Arc::new(AtomicU32::new(0));
+    let counted = call_count.clone();
+    let test = Test::new()
+        .state(Way::ByKey)
+        .mock_step("pay", move |_| Ok(format!("mock {}", counted.fetch_add(1, Ordering::SeqCst))));
+    let given = test.run(async |abide: Abide| {
+        let handle = abide.start(pays, people()).await.unwrap();
+        handle.signal("go", &()).await.unwrap();
+        handle.result().await
+    });
+    assert_eq!(given.unwrap(), "mock 0, mock 1");
+    assert_eq!(call_count.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_history_with_keys_fits_code_that_has_them_in_any_order() {
+    let history = Lab::run(6, async |lab| {
+        let (_, abide) = lab.worker_with(|builder| builder.state(Way::ByKey)).await.unwrap();
+        abide.start(pays, people()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let id = abide_core::ExecutionId::new("one").unwrap();
+        let address = abide_core::Address { namespace: abide_core::Namespace::default(), id };
+        let whole = abide_store::export(&**lab.store(), &address).await.unwrap().unwrap();
+        History::of(&whole).unwrap().to_string()
+    });
+    Test::new().state(Way::ByKey).replay(&history).assert_fits();
+    Test::new().state(Way::Backwards).replay(&history).assert_fits();
+    let found = Test::new().state(Way::ByNumber).replay(&history);
+    assert!(!found.fits(), "{found}");
+    assert_eq!(found.goes_on.as_deref(), Some("step \"pay\""), "{found}");
+    assert!(found.unused[0].contains("step \"pay\" [ann]"), "{:?}", found.unused);
+}
+
+/// A text and the number that reads like it are different keys.
+#[workflow]
+async fn typed_keys(ctx: Ctx) -> Result<Vec<String>> {
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        seen.push(ctx.step("s", || async { Ok(ctx.idempotency_key()) }).key("7").await?);
+        seen.push(ctx.step("s", || async { Ok(ctx.idempotency_key()) }).key(&7).await?);
+        seen.push(ctx.step("s", || async { Ok(ctx.idempotency_key()) }).key("\"7\"").await?);
+        seen.push(ctx.step("s", || async { Ok(ctx.idempotency_key()) }).key("ann").await?);
+    }
+    Ok(seen)
+}
+
+#[test]
+fn keys_of_different_types_are_different_keys() {
+    Lab::run_on_each(7, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let seen = abide.run(typed_keys, ()).id("one").await.unwrap();
+        let expected: Vec<_> = (1..3)
+            .flat_map(|nth| ["\"7\"", "7", "\"\\\"7\\\"\"", "ann"].map(|key| (key, nth)))
+            .map(|(key, nth)| format!("default/one/1/s={key}/{nth}"))
+            .collect();
+        assert_eq!(seen, expected);
     });
 }
