@@ -343,6 +343,33 @@ fn whoever_waits_through_blocks_gets_the_result_of_the_fixed_build() {
     });
 }
 
+/// Callers that have given up harm nobody, wherever the execution stands when they do.
+#[test]
+fn a_wait_through_blocks_may_be_dropped_at_any_time() {
+    for dropped_after in [ms(0), ms(1), secs(5), minutes(10)] {
+        Lab::run_on_each(1, |lab| async move {
+            let (_, abide) = worker(&lab, "a", NOWHERE).await;
+            let handle = abide.start(flow, ()).id("one").await.unwrap();
+            let client = lab.client().await.unwrap();
+            let far = client.handle::<u32>("one");
+            tokio::select! {
+                biased;
+                () = lab.sleep(dropped_after) => {}
+                told = handle.result().through_blocks() => panic!("{told:?}"),
+                told = far.result().through_blocks() => panic!("{told:?}"),
+            }
+            let wait =
+                async { tokio::join!(handle.result().through_blocks(), far.result().through_blocks()) };
+            let fix = async {
+                lab.sleep(secs(10)).await;
+                worker(&lab, "b", PAST_ALL).await
+            };
+            let ((near, far), _fixed) = tokio::join!(wait, fix);
+            assert_eq!((near.unwrap(), far.unwrap()), (1, 1), "{dropped_after:?}");
+        });
+    }
+}
+
 #[test]
 fn whoever_waits_through_blocks_is_told_of_an_end_without_the_code() {
     Lab::run_on_each(1, |lab| async move {

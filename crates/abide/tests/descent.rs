@@ -375,3 +375,41 @@ fn child_under_an_id_of_abides_own_is_refused_and_nothing_is_stranded() {
         });
     }
 }
+
+/// Starts a child under an id that is taken, and returns the answer.
+#[workflow]
+async fn hears(ctx: Ctx) -> Result<String> {
+    ctx.recv::<()>("go").await?;
+    let answer = ctx.run(waits, ()).id("taken").await;
+    Ok(answer.unwrap_err().to_string())
+}
+
+/// The refusal comes back while its parent is paused, before or after it began to wait.
+#[test]
+fn a_refused_child_is_heard_of_after_a_pause_of_its_parent() {
+    for pause_first in [true, false] {
+        for after in [0, 1, 2, 5, 50] {
+            on_each(async |lab, abide| {
+                abide.start(mother_of_two, ()).id("taken").await.unwrap();
+                let handle = abide.start(hears, ()).id("thief").await.unwrap();
+                lab.sleep(secs(1)).await;
+                let go = async {
+                    lab.sleep(ms(if pause_first { after } else { 0 })).await;
+                    handle.signal("go", &()).await.unwrap();
+                };
+                let pause = async {
+                    lab.sleep(ms(if pause_first { 0 } else { after })).await;
+                    let _ = handle.pause().await;
+                };
+                futures_util::join!(go, pause);
+                lab.sleep(secs(30)).await;
+                let _ = handle.resume().await;
+                lab.sleep(secs(30)).await;
+                let why = handle.why().await.unwrap();
+                assert_eq!(handle.status().await.unwrap(), Status::Completed, "{pause_first} {after}: {why}");
+                assert!(handle.result().await.unwrap().contains("was not started"));
+                assert_eq!(status(abide, "taken").await, Status::Waiting);
+            });
+        }
+    }
+}

@@ -255,3 +255,59 @@ fn an_edit_is_open_again_for_code_that_asks_for_it_elsewhere_and_cannot_read_it(
         assert_eq!(abide.handle::<String>("one").result().await.unwrap(), "7");
     });
 }
+
+/// Makes a report that newer code reads as a number.
+#[workflow]
+async fn counted(ctx: Ctx) -> Result<String> {
+    let is_new = ctx.state::<IsNew>().load(Ordering::Relaxed);
+    let report = if is_new {
+        let parse = |old: String| Ok(old.parse::<u64>().or_fatal()?);
+        let report = ctx.step("report", || async { Ok(7_u64) }).upgrade(parse).await?;
+        format!("number {report}")
+    } else {
+        report(&ctx, "report").await?
+    };
+    ctx.recv::<()>("end").await?;
+    Ok(report)
+}
+
+#[test]
+fn an_edit_of_the_older_type_is_upgraded() {
+    for is_edited_before in [true, false] {
+        run(async |lab, is_new| {
+            let (machine, abide) = worker(lab, is_new).await;
+            let handle = abide.start(counted, ()).id("one").await.unwrap();
+            if is_edited_before {
+                edit(lab, &handle, "report", "12").await;
+            }
+            lab.sleep(secs(5)).await;
+            is_new.store(true, Ordering::Relaxed);
+            let (_, abide) = again(lab, machine, is_new).await;
+            let handle = abide.handle::<String>("one");
+            if !is_edited_before {
+                edit(lab, &handle, "report", "12").await;
+            }
+            assert_eq!(ended(lab, &handle).await, "number 12", "edited before: {is_edited_before}");
+        });
+    }
+}
+
+/// The upgrade fails for an edit: the next decision takes its place.
+#[test]
+fn an_edit_that_cannot_be_upgraded_is_replaced() {
+    run(async |lab, is_new| {
+        let (machine, abide) = worker(lab, is_new).await;
+        let handle = abide.start(counted, ()).id("one").await.unwrap();
+        edit(lab, &handle, "report", "twelve").await;
+        lab.sleep(secs(5)).await;
+        is_new.store(true, Ordering::Relaxed);
+        let (_, abide) = again(lab, machine, is_new).await;
+        let handle = abide.handle::<String>("one");
+        handle.signal("look", &()).await.unwrap();
+        lab.sleep(secs(20)).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains("the upgrade failed: invalid digit"), "{why}");
+        edit(lab, &handle, "report", &13_u64).await;
+        assert_eq!(ended(lab, &handle).await, "number 13");
+    });
+}

@@ -94,12 +94,26 @@ where
     B: Workflow<Input = (), Output = String>,
     A: Workflow<Input = (), Output = String>,
 {
+    let (paid, abide) = change_from(lab, (before, after), async |abide| {
+        abide.start_named::<_, String>("march", "payroll", &()).await.unwrap();
+    })
+    .await;
+    (paid, abide.handle("march"))
+}
+
+/// Does the same for an execution that `start` starts.
+async fn change_from<B, A>(lab: &Lab, (before, after): (B, A), start: impl AsyncFn(&Abide)) -> (Paid, Abide)
+where
+    B: Workflow<Input = (), Output = String>,
+    A: Workflow<Input = (), Output = String>,
+{
     let paid = Paid::default();
     let state = paid.clone();
     let (machine, abide) =
         lab.worker_with(|builder| builder.workflow(before).task(pay).state(state)).await.unwrap();
-    abide.start_named::<_, String>("march", "payroll", &()).await.unwrap();
-    while abide.handle::<String>("march").status().await.unwrap() != Status::Waiting
+    start(&abide).await;
+    // A child is not there at once.
+    while abide.handle::<String>("march").status().await.ok() != Some(Status::Waiting)
         || paid.0.lock().unwrap().len() < 2
     {
         lab.sleep(ms(10)).await;
@@ -109,10 +123,9 @@ where
     lab.sleep(minutes(1)).await;
     let state = paid.clone();
     let (_, abide) = lab.worker_with(|builder| builder.workflow(after).task(pay).state(state)).await.unwrap();
-    let handle = abide.handle("march");
-    handle.signal("go", &()).await.unwrap();
+    abide.handle::<String>("march").signal("go", &()).await.unwrap();
     lab.sleep(secs(5)).await;
-    (paid, handle)
+    (paid, abide)
 }
 
 const ANOTHER: &str = r#"the code no longer matches its journal: child "pay" was recorded with input "bob", the code has "ann""#;
@@ -274,5 +287,136 @@ fn every_operation_takes_a_key() {
         let children = abide.list(Filter::all()).await.unwrap();
         let ids: Vec<_> = children.iter().map(|listed| listed.id.as_str()).collect();
         assert!(ids.contains(&r#"k/1/pay=["x",1]/1"#), "{ids:?}");
+    });
+}
+
+async fn expect(lab: &Lab, handle: &Handle<String>, expected: Status) {
+    lab.sleep(secs(20)).await;
+    assert_eq!(handle.status().await.unwrap(), expected, "{}", handle.why().await.unwrap());
+}
+
+/// What is blocked stays so in a pause, and a decision leaves it paused.
+#[test]
+fn a_pause_and_a_resume_accept_no_other_input() {
+    Lab::run_on_each(9, async |lab| {
+        let (paid, handle) = change(&lab, two, three).await;
+        for _ in 0..2 {
+            handle.pause().await.unwrap();
+            expect(&lab, &handle, Status::Blocked).await;
+            handle.resume().await.unwrap();
+            expect(&lab, &handle, Status::Blocked).await;
+            assert!(handle.why().await.unwrap().contains(ANOTHER));
+        }
+        handle.pause().await.unwrap();
+        handle.unblock().accept("pay").await.unwrap();
+        expect(&lab, &handle, Status::Paused).await;
+        handle.resume().await.unwrap();
+        expect(&lab, &handle, Status::Blocked).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(r#"child "pay" #2 was recorded with input "cyd", the code has "bob""#), "{why}");
+        assert_eq!(paid.all(), "bob cyd");
+    });
+}
+
+#[test]
+fn what_is_blocked_by_another_input_is_cancelled_and_terminated() {
+    for is_terminate in [false, true] {
+        Lab::run_on_each(10, async |lab| {
+            let (paid, handle) = change(&lab, two, three).await;
+            match is_terminate {
+                true => handle.terminate("enough").await.unwrap(),
+                false => handle.cancel("enough").await.unwrap(),
+            }
+            expect(&lab, &handle, Status::Cancelled).await;
+            assert_eq!(paid.all(), "bob cyd");
+        });
+    }
+}
+
+#[test]
+fn the_deadline_of_what_is_blocked_by_another_input_passes() {
+    Lab::run_on_each(11, async |lab| {
+        let (paid, abide) = change_from(&lab, (two, three), async |abide| {
+            abide.start(two, ()).id("march").deadline(minutes(2)).await.unwrap();
+        })
+        .await;
+        let handle = abide.handle::<String>("march");
+        expect(&lab, &handle, Status::Blocked).await;
+        lab.sleep(minutes(2)).await;
+        expect(&lab, &handle, Status::Failed).await;
+        assert_eq!(paid.all(), "bob cyd");
+    });
+}
+
+/// The next run has a journal of its own, and its children are new.
+#[test]
+fn a_retry_of_what_was_blocked_by_another_input_begins_anew() {
+    Lab::run_on_each(12, async |lab| {
+        let (paid, handle) = change(&lab, two, three).await;
+        handle.terminate("enough").await.unwrap();
+        expect(&lab, &handle, Status::Cancelled).await;
+        handle.retry().await.unwrap();
+        expect(&lab, &handle, Status::Completed).await;
+        assert_eq!(handle.result().await.unwrap(), "paid ann, paid bob, paid cyd");
+        assert_eq!(paid.all(), "bob cyd ann bob cyd");
+    });
+}
+
+#[workflow]
+async fn office(ctx: Ctx) -> Result<String> {
+    ctx.run(two, ()).id("march").await
+}
+
+#[test]
+fn a_parent_is_paused_and_resumed_around_a_child_that_another_input_blocks() {
+    Lab::run_on_each(13, async |lab| {
+        let (paid, abide) = change_from(&lab, (two, three), async |abide| {
+            abide.start(office, ()).id("office").await.unwrap();
+        })
+        .await;
+        let (parent, march) = (abide.handle::<String>("office"), abide.handle::<String>("march"));
+        expect(&lab, &march, Status::Blocked).await;
+        parent.pause().await.unwrap();
+        expect(&lab, &parent, Status::Paused).await;
+        march.unblock().accept("pay").await.unwrap();
+        expect(&lab, &march, Status::Paused).await;
+        parent.resume().await.unwrap();
+        expect(&lab, &march, Status::Blocked).await;
+        march.unblock().accept("pay#2").await.unwrap();
+        expect(&lab, &parent, Status::Completed).await;
+        assert_eq!(parent.result().await.unwrap(), "paid bob, paid cyd, paid cyd");
+        assert_eq!(paid.all(), "bob cyd cyd");
+    });
+}
+
+/// Pays another person in each run.
+#[workflow]
+async fn monthly(ctx: Ctx, months: Vec<String>) -> Result<String> {
+    let receipt = ctx.run(pay, months[0].clone()).await?;
+    go(&ctx).await?;
+    if months.len() > 1 { ctx.continue_as_new(months[1..].to_vec()).await } else { Ok(receipt) }
+}
+
+/// Inputs are compared within a run.
+#[test]
+fn the_next_run_may_have_another_input() {
+    Lab::run_on_each(14, async |lab| {
+        let paid = Paid::default();
+        let worker = async || {
+            let options = |builder: abide::Builder| builder.workflow(two).state(paid.clone());
+            lab.worker_with(|builder| options(builder).session_ttl(secs(3))).await.unwrap()
+        };
+        let (machine, abide) = worker().await;
+        let months = ["may".to_owned(), "june".to_owned()].to_vec();
+        let handle = abide.start(monthly, months).id("m").await.unwrap();
+        handle.signal("go", &()).await.unwrap();
+        lab.sleep(secs(5)).await;
+        lab.crash(machine);
+        let (_, abide) = worker().await;
+        let handle = abide.handle::<String>("m");
+        handle.signal("go", &()).await.unwrap();
+        expect(&lab, &handle, Status::Completed).await;
+        assert_eq!(handle.result().await.unwrap(), "paid june");
+        assert_eq!(paid.all(), "may june");
     });
 }

@@ -22,6 +22,16 @@ async fn approval_by_word(ctx: Ctx) -> Result<String> {
     ctx.recv::<String>("approval").timeout(secs(20)).await
 }
 
+/// A deploy has renamed the signal.
+#[workflow(name = "approval")]
+async fn decision(ctx: Ctx) -> Result<String> {
+    match ctx.recv::<bool>("decision").renamed_from("approval").timeout(secs(20)).await {
+        Ok(is_approved) => Ok(format!("decided: {is_approved}")),
+        Err(error) if error.is_timeout() => Ok("nobody decided".to_owned()),
+        Err(error) => Err(error),
+    }
+}
+
 #[workflow(name = "two")]
 async fn numbers(ctx: Ctx) -> Result<u32> {
     Ok(ctx.recv::<u32>("n").await? + ctx.recv::<u32>("n").await?)
@@ -312,4 +322,40 @@ fn a_crash_at_any_entry_sets_the_same_aside() {
         .crash_everywhere(approval, ());
     assert_eq!(survived.result.unwrap(), "approved: true");
     assert_eq!(survived.position_count, 5);
+}
+
+/// A signal was set aside under the old name of a wait. The renamed wait does not receive it, goes
+/// on with the time of the old one, and sets aside under both names.
+#[test]
+fn a_renamed_wait_goes_on_behind_a_signal_that_was_set_aside() {
+    let renamed = |builder: Builder| builder.workflow(decision).workflow(numbers).session_ttl(secs(3));
+    for (name, expected) in
+        [("approval", "decided: true"), ("decision", "decided: true"), ("", "nobody decided")]
+    {
+        Lab::run_on_each(12, async |lab| {
+            let (machine, abide) =
+                lab.worker_with(|builder| first(builder).session_ttl(secs(3))).await.unwrap();
+            let handle = abide.start(approval, ()).id("a").await.unwrap();
+            handle.signal("approval", "yes").await.unwrap();
+            lab.sleep(secs(1)).await;
+            lab.crash(machine);
+            let (machine, abide) = lab.worker_with(renamed).await.unwrap();
+            let handle = abide.handle::<String>("a");
+            handle.signal("decision", "no").await.unwrap();
+            handle.signal("approval", &1).await.unwrap();
+            lab.sleep(secs(8)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Waiting, "{}", handle.why().await.unwrap());
+            lab.crash(machine);
+            let (_, abide) = lab.worker_with(renamed).await.unwrap();
+            let handle = abide.handle::<String>("a");
+            if !name.is_empty() {
+                handle.signal(name, &true).await.unwrap();
+            }
+            lab.sleep(secs(12)).await;
+            assert_eq!(handle.result().await.unwrap(), expected, "{name}");
+            let end = if name.is_empty() { "timer-fired" } else { "signal-received" };
+            let all = "started timer-set signal-rejected signal-rejected signal-rejected";
+            assert_eq!(words(&lab, "a").await, format!("{all} {end} completed"), "{name}");
+        });
+    }
 }

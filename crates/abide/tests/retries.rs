@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use abide::prelude::*;
 use abide::testing::Lab;
@@ -169,4 +170,109 @@ fn what_was_the_last_attempt_is_not_asked_about() {
         let error = abide.run(once, ()).await.unwrap_err();
         assert!(error.to_string().contains("failed: no (step "), "{error}");
     });
+}
+
+/// Opens a worker whose attempts are recorded.
+async fn worker(lab: &Lab, begun: &Begun) -> Abide {
+    let open = |builder: Builder| builder.state(begun.clone()).state(lab.clone());
+    lab.worker_with(open).await.unwrap().1
+}
+
+/// Starts the task or the workflow whose attempts fail, under the policy "elapsed".
+async fn failing(abide: &Abide, is_task: bool, deadline: Duration) -> Handle<u32> {
+    match is_task {
+        true => abide.start(job, ()).id("a").retry(policy("elapsed")).deadline(deadline).await.unwrap(),
+        false => abide.start(flow, "elapsed".to_owned()).id("a").deadline(deadline).await.unwrap(),
+    }
+}
+
+/// The second attempt was planned for a time within the pause, and is made after it. There is no
+/// third one: the time went on.
+#[test]
+fn the_longest_time_goes_on_in_a_pause() {
+    for is_task in [true, false] {
+        Lab::run(1, |lab| async move {
+            let begun = Begun::default();
+            let abide = worker(&lab, &begun).await;
+            let handle = failing(&abide, is_task, hours(1)).await;
+            lab.sleep(secs(5)).await;
+            handle.pause().await.unwrap();
+            lab.sleep(secs(60)).await;
+            assert_eq!(begun.millis(), [0], "task: {is_task}");
+            handle.resume().await.unwrap();
+            lab.sleep(secs(100)).await;
+            assert_eq!(begun.millis(), [0, 65_000], "task: {is_task}");
+            let error = handle.result().await.unwrap_err().to_string();
+            assert!(error.contains("attempt 2"), "{error}");
+        });
+    }
+}
+
+#[test]
+fn a_cancel_and_a_deadline_end_the_pause_before_the_next_attempt() {
+    for (is_task, is_cancel) in [(true, true), (true, false), (false, true), (false, false)] {
+        Lab::run(1, |lab| async move {
+            let begun = Begun::default();
+            let abide = worker(&lab, &begun).await;
+            let deadline = if is_cancel { hours(1) } else { secs(5) };
+            let handle = failing(&abide, is_task, deadline).await;
+            lab.sleep(secs(5)).await;
+            if is_cancel {
+                handle.cancel("enough").await.unwrap();
+            }
+            lab.sleep(secs(3)).await;
+            let expected = if is_cancel { Status::Cancelled } else { Status::Failed };
+            assert_eq!(handle.status().await.unwrap(), expected, "{}", handle.why().await.unwrap());
+            lab.sleep(secs(100)).await;
+            assert_eq!(begun.millis(), [0], "task: {is_task}, cancel: {is_cancel}");
+        });
+    }
+}
+
+/// Is tried again after its first error alone.
+#[workflow]
+async fn forgiving(ctx: Ctx) -> Result<u32> {
+    let retry = Retry::fixed(secs(10)).max_attempts(9);
+    ctx.step("fail", || fail(&ctx)).retry(retry).retry_if(|error| error.message() == "attempt 1").await
+}
+
+/// The code is asked about an attempt that fails during a pause, and its answer counts after it.
+#[test]
+fn an_attempt_that_fails_in_a_pause_is_asked_about() {
+    Lab::run(1, |lab| async move {
+        let begun = Begun::default();
+        let abide = worker(&lab, &begun).await;
+        let handle = abide.start(forgiving, ()).id("a").await.unwrap();
+        for (pause_at, length) in [(ms(500), secs(60)), (ms(500), secs(60))] {
+            lab.sleep(pause_at).await;
+            handle.pause().await.unwrap();
+            lab.sleep(length).await;
+            handle.resume().await.unwrap();
+        }
+        lab.sleep(secs(60)).await;
+        assert_eq!(begun.millis(), [0, 60_500]);
+        let error = handle.result().await.unwrap_err().to_string();
+        assert!(error.contains("attempt 2"), "{error}");
+    });
+}
+
+/// An attempt that a cancellation or a deadline interrupts has not failed: nobody is asked.
+#[test]
+fn an_attempt_that_is_interrupted_is_not_asked_about() {
+    for is_cancel in [true, false] {
+        Lab::run(1, |lab| async move {
+            let begun = Begun::default();
+            let abide = worker(&lab, &begun).await;
+            let deadline = if is_cancel { hours(1) } else { ms(500) };
+            let handle = abide.start(forgiving, ()).id("a").deadline(deadline).await.unwrap();
+            lab.sleep(ms(500)).await;
+            if is_cancel {
+                handle.cancel("enough").await.unwrap();
+            }
+            lab.sleep(secs(60)).await;
+            let expected = if is_cancel { Status::Cancelled } else { Status::Failed };
+            assert_eq!(handle.status().await.unwrap(), expected);
+            assert_eq!(begun.millis(), [0]);
+        });
+    }
 }

@@ -400,6 +400,15 @@ fn a_variant_that_a_newer_program_added_is_told_as_such() {
     let by = By("ann".to_owned());
     check_newer::<Message>(&codec::encode(&(MessageId::new("m"), address(), by, at, 99_u32, 0_u8)));
     check_newer::<Vec<Waiting>>(&codec::encode(&[(99_u32, "for what")]));
+    // A suspect's stand is the last thing in the last field of its summary.
+    let suspicion = |stand| Some(Suspicion { died_at: vec![at], stand });
+    let summary = |stand| Summary { suspicion: suspicion(stand), ..summaries()[0].clone() };
+    let (known, mut bytes) = (codec::encode(&summary(Stand::Aside)), codec::encode(&summary(Stand::Beside)));
+    let differing: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at] != known[*at]).collect();
+    assert_eq!(differing.len(), 1, "{bytes:?}");
+    assert_eq!(bytes[differing[0]], 3, "the number of a variant is on disk");
+    bytes[differing[0]] = 99;
+    check_newer::<Summary>(&bytes);
 }
 
 #[test]

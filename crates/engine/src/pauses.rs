@@ -2,7 +2,8 @@
 //!
 //! The store wakes a parked execution by the wall clock. If that is set back, the pause would last
 //! as much longer. The engine that parked it therefore also measures the pause on a clock that
-//! nobody can set, and names it to the store when it is over ([`Claim::rested`](abide_store::Claim)).
+//! nobody can set, and names it to the store when it is over
+//! ([`Claim::rested`](abide_store::Claim)).
 //! What an engine has measured is lost with it; then the wall clock alone decides.
 
 use std::collections::BTreeMap;
