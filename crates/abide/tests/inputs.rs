@@ -295,7 +295,7 @@ async fn expect(lab: &Lab, handle: &Handle<String>, expected: Status) {
     assert_eq!(handle.status().await.unwrap(), expected, "{}", handle.why().await.unwrap());
 }
 
-/// What is blocked stays so in a pause, and a decision leaves it paused.
+/// A blocked execution stays so in a pause, and a decision leaves it paused.
 #[test]
 fn a_pause_and_a_resume_accept_no_other_input() {
     Lab::run_on_each(9, async |lab| {

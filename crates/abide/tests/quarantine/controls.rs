@@ -1,5 +1,9 @@
 //! Orders and deadlines of a suspect that waits aside, and what people are told about it.
 
+use std::sync::atomic::Ordering;
+
+use abide_store::faults::Fault;
+
 use super::*;
 
 /// Sees its cancellation or its deadline after steps that kill its process.
@@ -209,4 +213,103 @@ fn the_death_of_a_task_after_others_came_in_is_not_its_own() {
         abide.start(slow_task, (2, 8)).id("slow").await.unwrap();
         outlive_slow(&world, abide).await;
     });
+}
+
+/// The times of its wait are durations.
+#[test]
+fn a_suspect_that_waits_gets_its_turn_after_the_clock_was_set_back() {
+    on_both(async |world| {
+        let abide = with_poison(&world).await;
+        world.lab.set_clock_back(hours(1));
+        // The long step ends.
+        within(&world, secs(1_300), async {
+            while world.company("poison").len() < 3 {
+                world.lab.sleep(secs(1)).await;
+            }
+        })
+        .await;
+        assert!(world.company("poison")[2].is_nobody());
+        drop(abide);
+    });
+}
+
+/// The next run begins without suspicion, as any new execution does.
+#[test]
+fn a_retry_of_a_suspect_that_was_terminated_waits_for_nobody() {
+    on_both(async |world| {
+        let abide = with_poison(&world).await;
+        let handle = abide.handle::<String>("poison");
+        handle.terminate("enough").await.unwrap();
+        expect_status(&world, &abide, Status::Cancelled).await;
+        handle.retry().await.unwrap();
+        world.lab.sleep(ms(300)).await;
+        let found = world.snapshot("poison").await;
+        assert_eq!((found.takeover_count, found.summary.suspicion), (0, None));
+        assert_eq!(world.company("poison").len(), 3, "it runs beside the long step");
+    });
+}
+
+/// Kills its process in its first run, and goes on in another run.
+#[workflow]
+async fn turns(ctx: Ctx, deadly_count: u32) -> Result<u64> {
+    let world = ctx.state::<Shared>();
+    ctx.step("kill", || async {
+        let _mark = world.enter(&ctx).await;
+        let nth = world.begun.lock().unwrap()[&ctx.idempotency_key()];
+        world.lab.sleep(ms(500)).await;
+        if nth <= deadly_count {
+            world.die().await;
+        }
+        Ok(())
+    })
+    .await?;
+    if deadly_count > 0 { ctx.continue_as_new(0).await } else { ctx.recv("n").await }
+}
+
+#[test]
+fn a_suspect_that_continues_as_new_is_none_any_longer() {
+    on_both(async |world| {
+        let abide = behind_a_long_step(&world, async |abide| {
+            let handle = abide.start(turns, 2).id("poison").await.unwrap();
+            handle.signal("n", &7u64).await.unwrap();
+        })
+        .await;
+        let handle = abide.handle::<u64>("poison");
+        assert_eq!(within(&world, secs(2_000), handle.result()).await.unwrap(), 7);
+        let found = world.snapshot("poison").await;
+        assert_eq!((found.execution.run(), found.takeover_count, found.summary.suspicion), (2, 0, None));
+        assert!(world.company("poison")[2].is_nobody());
+    });
+}
+
+/// The disk is full when the suspect gets its turn: that it runs alone cannot be recorded. It waits
+/// for the room, and so does the long step.
+#[test]
+fn a_suspect_that_waits_gets_its_turn_when_a_full_disk_has_room_again() {
+    let is_full = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    for make in [memory, sqlite] {
+        let flag = is_full.clone();
+        let filling = |clock| -> Arc<dyn Store> {
+            FaultyStore::deciding(make(clock), move |what| match what {
+                "commit" | "submit" if flag.load(Ordering::Relaxed) => Fault::Unavailable,
+                _ => Fault::None,
+            })
+        };
+        on(1, filling, async |world| {
+            let abide = with_poison(&world).await;
+            is_full.store(true, Ordering::Relaxed);
+            world.lab.sleep(secs(1_000)).await;
+            assert_eq!(world.company("poison").len(), 2, "it is not recorded that it runs alone");
+            is_full.store(false, Ordering::Relaxed);
+            finish(&world, abide.clone(), &["long".to_owned()]).await;
+            within(&world, secs(300), async {
+                while world.company("poison").len() < 3 {
+                    world.lab.sleep(secs(1)).await;
+                }
+            })
+            .await;
+            assert!(world.company("poison")[2].is_nobody());
+            assert_eq!(world.begun.lock().unwrap()["default/long/1/work/1"], 1, "its result was kept");
+        });
+    }
 }
