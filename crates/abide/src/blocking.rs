@@ -56,7 +56,12 @@ pub(crate) async fn on_the_pool<T: Send + 'static>(
             None => run(),
         },
         // Nobody receives this error.
-        false => Err(Error::new("the job was given up before it began")),
+        false => Err(Error::refusal("the job was given up before it began")),
+    };
+    // The thread that panics knows the line.
+    let run = move || {
+        catch_unwind(AssertUnwindSafe(run))
+            .unwrap_or_else(|panic| Err(Error::from_failure(panics::failure(panic.as_ref()))))
     };
     match simulated {
         Some(runtime) => in_its_turn(&*runtime, run).await,
@@ -71,10 +76,7 @@ pub(crate) async fn on_the_pool<T: Send + 'static>(
 async fn on_a_thread<T: Send + 'static>(run: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     match tokio::task::spawn_blocking(run).await {
         Ok(result) => result,
-        Err(joined) => match joined.try_into_panic() {
-            Ok(panic) => Err(Error::from_failure(panics::failure(panic.as_ref()))),
-            Err(cancelled) => Err(cancelled.into()),
-        },
+        Err(cancelled) => Err(cancelled.into()),
     }
 }
 
@@ -84,10 +86,8 @@ async fn in_its_turn<T: Send + 'static>(
 ) -> Result<T> {
     let (sender, receiver) = oneshot::channel();
     runtime.spawn(Box::pin(async move {
-        let result = catch_unwind(AssertUnwindSafe(run))
-            .unwrap_or_else(|panic| Err(Error::from_failure(panics::failure(panic.as_ref()))));
         // A dropped receiver no longer needs the result.
-        let _ = sender.send(result);
+        let _ = sender.send(run());
     }));
     receiver.await?
 }

@@ -98,7 +98,7 @@ impl<C: Code> StartChild<C> {
                     board.block(reason);
                     Opened::Blocked
                 }
-                None => Opened::Refused(Error::fatal(reason)),
+                None => Opened::Refused(Error::refusal(reason).arising_at(name.site)),
             },
         }
     }
@@ -123,8 +123,9 @@ impl<C: Code> Future for StartChild<C> {
                 Poll::Ready(Ok(child))
             }
             Standing::Delivered(Delivery::Interrupted(interrupt)) => {
+                let error = Error::interrupted(interrupt).located(|| op.place());
                 this.slot = LazyOp::Closed;
-                Poll::Ready(Err(Error::interrupted(interrupt)))
+                Poll::Ready(Err(error))
             }
             Standing::Delivered(other) => unreachable!("a start gives no {other:?}"),
             Standing::Wait | Standing::Go(_) | Standing::Running(_) => Poll::Pending,

@@ -103,6 +103,7 @@ pub trait Returns {
     type Ok;
 
     /// Converts the error into an [`Error`](crate::Error).
+    #[track_caller]
     fn into_result(self) -> crate::Result<Self::Ok>;
 }
 
@@ -110,8 +111,13 @@ pub trait Returns {
 impl<T, E: Into<crate::Error>> Returns for Result<T, E> {
     type Ok = T;
 
+    #[track_caller]
     fn into_result(self) -> crate::Result<T> {
-        self.map_err(Into::into)
+        match self {
+            Ok(value) => Ok(value),
+            // Not in a closure: its line would be this one.
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -241,7 +247,7 @@ where
         let encoded = (self.mock)(input).map_err(crate::Error::into_failure).and_then(|output| {
             let describe =
                 |error| format!("the result of the mock of task {:?} does not serialize: {error}", self.name);
-            data::encode(&output).map_err(|error| crate::Error::fatal(describe(error)).into_failure())
+            data::encode(&output).map_err(|error| crate::Error::refusal(describe(error)).into_failure())
         });
         Ok(Box::pin(std::future::ready(encoded)))
     }
@@ -304,7 +310,7 @@ impl<C: Code> TaskCode for Native<C> {
             let output = C::call(ctx, input).await.map_err(crate::Error::into_failure)?;
             let describe = |error| format!("the result of task {:?} does not serialize: {error}", C::NAME);
             let written = data::round_trip(&output).map(|(payload, _)| payload);
-            written.map_err(|error| crate::Error::fatal(describe(error)).into_failure())
+            written.map_err(|error| crate::Error::refusal(describe(error)).into_failure())
         }))
     }
 }

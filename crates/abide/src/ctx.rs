@@ -343,10 +343,10 @@ impl Ctx {
             }
             (Home::Task(_), Ok((name, _))) => {
                 let reason = format!("{word} {name:?} needs a workflow: a task has no journal");
-                return Opened::Refused(Error::fatal(reason));
+                return Opened::Refused(Error::refusal(reason).arising_at(site));
             }
             (Home::Task(_), Err(invalid)) => {
-                return Opened::Refused(Error::fatal(invalid.told(kind)));
+                return Opened::Refused(Error::refusal(invalid.told(kind)).arising_at(site));
             }
         };
         match board.open(OpUse { kind, name, key: key.as_ref(), old_names }, request, site) {
@@ -354,7 +354,9 @@ impl Ctx {
                 self.see(&handle, old_names);
                 Opened::Open(handle)
             }
-            None if board.is_gone() => Opened::Refused(gone(board, format_args!("{word} {name:?}"))),
+            None if board.is_gone() => {
+                Opened::Refused(gone(board, format_args!("{word} {name:?}")).arising_at(site))
+            }
             None => Opened::Blocked,
         }
     }
@@ -395,7 +397,7 @@ fn task_key(attempt: &TaskAttempt) -> String {
 /// Without it the code would wait forever.
 pub(crate) fn gone(board: &Board, what: impl std::fmt::Display) -> Error {
     let id = &board.address().id;
-    Error::fatal(format!(
+    Error::refusal(format!(
         "{what} is used after its execution {id:?} has ended or left memory, where nothing can be recorded"
     ))
 }

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use abide_core::{Details, Failure, FailureKind, Origin};
-use abide_engine::Interrupt;
+use abide_engine::{Interrupt, Site};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -41,17 +41,20 @@ pub struct Error(Plain);
 
 impl Error {
     /// Returns an error with this message, to be retried if the policy allows.
+    #[track_caller]
     pub fn new(message: impl fmt::Display) -> Self {
-        Self::from_failure(Failure::new(FailureKind::Error, message.to_string()))
+        Self::arising(Failure::new(FailureKind::Error, message.to_string()))
     }
 
     /// Returns an error with this message that no retry can mend.
+    #[track_caller]
     pub fn fatal(message: impl fmt::Display) -> Self {
-        Self::from_failure(Failure::new(FailureKind::Fatal, message.to_string()))
+        Self::arising(Failure::new(FailureKind::Fatal, message.to_string()))
     }
 
     /// Returns an error that keeps `value` for [`Error::get`] and
     /// [`ClientError::get`](crate::ClientError::get).
+    #[track_caller]
     pub fn typed<E: Serialize>(value: E) -> Self {
         let type_name = std::any::type_name::<E>().to_owned();
         let short = type_name.rsplit("::").next().unwrap_or_default().to_owned();
@@ -60,7 +63,7 @@ impl Error {
             Err(error) => (format!("{short} (which does not serialize: {error})"), None),
         };
         let (kind, chain) = (FailureKind::Error, Vec::new());
-        Self::from_failure(Details { kind, type_name, message, chain, value, at: None }.into())
+        Self::arising(Details { kind, type_name, message, chain, value, at: None }.into())
     }
 
     /// Returns the same error, not to be retried.
@@ -118,18 +121,46 @@ impl Error {
     }
 
     /// Returns the place of the failure: the workflow or task, the operation, the attempt, and the
-    /// file and line of the call. `None` before the error came out of an operation. `{:#}` and
-    /// `{:?}` show it behind the message.
+    /// file and line of the call. An error that a workflow or task returns of its own has the line
+    /// that it arose in, and a panic has its own line. `None` before the error came out of an
+    /// operation. `{:#}` and `{:?}` show it behind the message.
     pub fn origin(&self) -> Option<&Origin> {
         self.failure().at.as_ref()
     }
 
     pub(crate) fn from_failure(failure: Failure) -> Self {
-        Self(Plain(Note(failure)))
+        Self(Plain(Note(failure, None)))
     }
 
+    /// Returns an error of the caller's caller.
+    #[track_caller]
+    fn arising(failure: Failure) -> Self {
+        Self::from_failure(failure).arising_at(Site::caller())
+    }
+
+    /// Returns an error of abide's own that no retry can mend: a line in abide helps nobody.
+    pub(crate) fn refusal(message: impl fmt::Display) -> Self {
+        Self::from_failure(Failure::new(FailureKind::Fatal, message.to_string()))
+    }
+
+    /// Returns the same error with the line that it arose in.
+    pub(crate) fn arising_at(mut self, site: Site) -> Self {
+        self.0.0.1 = Some(site);
+        self
+    }
+
+    /// Returns the same error with its place, unless it has one.
+    pub(crate) fn located(self, place: impl FnOnce() -> Origin) -> Self {
+        Self::from_failure(self.into_failure().located(place))
+    }
+
+    /// Returns the recorded form. It knows the line that the error arose in.
     pub(crate) fn into_failure(self) -> Failure {
-        self.0.0.0
+        let Note(failure, site) = self.0.0;
+        match site {
+            Some(site) => failure.arising_at(|| site.to_string()),
+            None => failure,
+        }
     }
 
     pub(crate) fn failure(&self) -> &Failure {
@@ -153,12 +184,13 @@ impl Error {
 
     /// Converts an error and its causes. If one of them was an [`Error`] before, the result has the
     /// same kind and value, and includes the messages of the errors around it.
+    #[track_caller]
     fn of(error: &(dyn StdError + 'static), type_name: &str) -> Self {
         let mut texts = Vec::new();
         let mut next = Some(error);
         while let Some(error) = next {
-            if let Some(known) = known(error) {
-                return Self::from_failure(around(texts, known.clone()));
+            if let Some((known, site)) = known(error) {
+                return Self(Plain(Note(around(texts, known.clone()), site)));
             }
             texts.push(error.to_string());
             next = error.source();
@@ -166,21 +198,21 @@ impl Error {
         let chain = texts.split_off(1);
         let (kind, message) = (FailureKind::Error, texts.pop().unwrap_or_default());
         let type_name = type_name.to_owned();
-        Self::from_failure(Details { kind, type_name, message, chain, value: None, at: None }.into())
+        Self::arising(Details { kind, type_name, message, chain, value: None, at: None }.into())
     }
 }
 
-/// Returns the record of an error that was an [`Error`] before: one that was only wrapped on its
-/// way, or that came from another execution.
-fn known<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Failure> {
-    if let Some(Plain(note)) = error.downcast_ref() {
-        return Some(&note.0);
+/// Returns the record of an error that was an [`Error`] before, and the line that it arose in: one
+/// that was only wrapped on its way, or that came from another execution.
+fn known<'a>(error: &'a (dyn StdError + 'static)) -> Option<(&'a Failure, Option<Site>)> {
+    if let Some(Plain(Note(failure, site))) = error.downcast_ref() {
+        return Some((failure, *site));
     }
-    if let Some(Note(failure)) = error.downcast_ref() {
-        return Some(failure);
+    if let Some(Note(failure, site)) = error.downcast_ref() {
+        return Some((failure, *site));
     }
     match error.downcast_ref() {
-        Some(crate::ClientError::Failed { error, .. }) => Some(error.failure()),
+        Some(crate::ClientError::Failed { error, .. }) => Some((error.failure(), None)),
         _ => None,
     }
 }
@@ -209,6 +241,7 @@ pub(crate) fn value_of<E: DeserializeOwned>(failure: &Failure) -> Option<E> {
 /// Coherent with `From<T> for T`: only this crate could make an [`Error`] convert into a `Source`,
 /// and it does not.
 impl<E: Into<Source>> From<E> for Error {
+    #[track_caller]
     fn from(error: E) -> Self {
         let source: Source = error.into();
         Self::of(source.as_ref(), std::any::type_name::<E>())
@@ -244,7 +277,8 @@ impl fmt::Debug for Error {
 
 impl Clone for Error {
     fn clone(&self) -> Self {
-        Self::from_failure(self.failure().clone())
+        let Note(failure, site) = &self.0.0;
+        Self(Plain(Note(failure.clone(), *site)))
     }
 }
 
@@ -265,13 +299,14 @@ impl StdError for Plain {
 }
 
 /// The part of an error behind its message: its causes and its kind. It is a source of its own,
-/// because some wrappers hide their inner error and show only its sources.
+/// because some wrappers hide their inner error and show only its sources. Beside it, the line that
+/// the error arose in, until its place is known.
 #[derive(Debug)]
-struct Note(Failure);
+struct Note(Failure, Option<Site>);
 
 impl Note {
     fn has_words(&self) -> bool {
-        let Self(failure) = self;
+        let Self(failure, _) = self;
         let is_plain = failure.kind == FailureKind::Error && failure.value.is_none();
         !is_plain || !failure.chain.is_empty() || failure.at.is_some()
     }
@@ -279,7 +314,7 @@ impl Note {
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(failure) = self;
+        let Self(failure, _) = self;
         f.write_str(&failure.chain.join(": "))?;
         let kind = match (failure.kind, &failure.value) {
             (FailureKind::Error, None) => None,
@@ -301,18 +336,29 @@ impl StdError for Note {}
 /// Declares for any error whether another attempt makes sense.
 pub trait ResultExt<T> {
     /// Makes the error final: no retry.
+    #[track_caller]
     fn or_fatal(self) -> Result<T>;
 
     /// Makes the error transient: retried as far as the policy allows.
+    #[track_caller]
     fn or_retry(self) -> Result<T>;
 }
 
 impl<T, E: Into<Error>> ResultExt<T> for std::result::Result<T, E> {
+    #[track_caller]
     fn or_fatal(self) -> Result<T> {
-        self.map_err(|error| error.into().of_kind(FailureKind::Fatal))
+        match self {
+            Ok(value) => Ok(value),
+            // Not in a closure: its line would be this one.
+            Err(error) => Err(error.into().of_kind(FailureKind::Fatal)),
+        }
     }
 
+    #[track_caller]
     fn or_retry(self) -> Result<T> {
-        self.map_err(|error| error.into().of_kind(FailureKind::Error))
+        match self {
+            Ok(value) => Ok(value),
+            Err(error) => Err(error.into().of_kind(FailureKind::Error)),
+        }
     }
 }

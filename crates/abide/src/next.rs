@@ -37,25 +37,26 @@ impl<T> Future for ContinueAsNew<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
         let Some(board) = &this.board else {
-            let error = Error::fatal("continue_as_new needs a workflow: a task has no journal");
-            return Poll::Ready(Err(error));
+            let error = Error::refusal("continue_as_new needs a workflow: a task has no journal");
+            return Poll::Ready(Err(error.arising_at(this.site)));
         };
         let input = match &this.input {
             Ok(input) => input,
             Err(error) => {
-                let reason = format!("the input of the next run does not serialize: {error}");
+                let site = this.site;
+                let reason = format!("the input of the next run does not serialize: {error} (at {site})");
                 board.block(Block::Limit { reason });
                 return Poll::Pending;
             }
         };
         if board.is_gone() {
-            return Poll::Ready(Err(gone(board, "continue_as_new")));
+            return Poll::Ready(Err(gone(board, "continue_as_new").arising_at(this.site)));
         }
         let wanted = board.want_next((input, this.site), cx.waker());
         this.is_wanted = wanted.is_ok();
         match wanted {
             Ok(()) => Poll::Pending,
-            Err(interrupt) => Poll::Ready(Err(Error::interrupted(interrupt))),
+            Err(interrupt) => Poll::Ready(Err(Error::interrupted(interrupt).arising_at(this.site))),
         }
     }
 }

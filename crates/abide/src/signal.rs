@@ -82,10 +82,11 @@ impl<T: Recorded + 'static> Future for Receive<T> {
         };
         match op.poll(cx) {
             Standing::Delivered(Delivery::Due) => {
-                let name = op.op().name.clone();
+                let (name, within) = (&op.op().name, timeout.unwrap_or_default());
+                let message = format!("no signal {name:?} came within {within:?}");
+                let failure = Failure::new(FailureKind::Timeout, message).located(|| op.place());
                 this.slot = LazyOp::Closed;
-                let message = format!("no signal {name:?} came within {:?}", timeout.unwrap_or_default());
-                Poll::Ready(Err(Error::from_failure(Failure::new(FailureKind::Timeout, message))))
+                Poll::Ready(Err(Error::from_failure(failure)))
             }
             Standing::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
             Standing::Wait | Standing::Go(_) | Standing::Running(_) => Poll::Pending,

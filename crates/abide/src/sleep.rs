@@ -52,11 +52,14 @@ impl Future for Sleep {
         };
         match op.poll(cx) {
             Standing::Delivered(delivery) => {
-                this.slot = LazyOp::Closed;
-                Poll::Ready(match delivery {
-                    Delivery::Interrupted(interrupt) => Err(Error::interrupted(interrupt)),
+                let slept = match delivery {
+                    Delivery::Interrupted(interrupt) => {
+                        Err(Error::interrupted(interrupt).located(|| op.place()))
+                    }
                     _ => Ok(()),
-                })
+                };
+                this.slot = LazyOp::Closed;
+                Poll::Ready(slept)
             }
             Standing::Wait | Standing::Go(_) | Standing::Running(_) => Poll::Pending,
         }

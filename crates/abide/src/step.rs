@@ -204,12 +204,16 @@ pub(crate) fn delivered<T: Recorded>(
 ) -> Poll<Result<T>> {
     let LazyOp::Open(handle) = std::mem::replace(slot, LazyOp::Closed) else { return Poll::Pending };
     match delivery {
-        Delivery::Interrupted(interrupt) => Poll::Ready(Err(Error::interrupted(interrupt))),
-        Delivery::Outcome(Outcome::Failure(failure)) => Poll::Ready(Err(Error::from_failure(failure))),
+        Delivery::Interrupted(interrupt) => {
+            Poll::Ready(Err(Error::interrupted(interrupt).located(|| handle.place())))
+        }
+        Delivery::Outcome(Outcome::Failure(failure)) => {
+            Poll::Ready(Err(Error::from_failure(failure.located(|| handle.place()))))
+        }
         Delivery::Outcome(Outcome::Success(payload))
             if planted(Bug::UnreadableResultFails) && T::from_payload(&payload).is_err() =>
         {
-            Poll::Ready(Err(Error::fatal("the recorded result cannot be read")))
+            Poll::Ready(Err(Error::refusal("the recorded result cannot be read")))
         }
         Delivery::Outcome(Outcome::Success(payload)) => {
             let board = ctx.board().expect("only workflows open operations");

@@ -100,7 +100,7 @@ impl<T: Value + 'static> Transact<T> {
     {
         Self::on_any(ctx, name, move |connection| match connection.downcast_ref().map(SqliteTransaction) {
             Some(transaction) => run(&transaction),
-            None => Err(Error::fatal("ctx.sqlite needs a SQLite store")),
+            None => Err(Error::refusal("ctx.sqlite needs a SQLite store")),
         })
     }
 
@@ -128,7 +128,7 @@ fn outcome_of<T: Value>(run: impl FnOnce() -> Result<T>) -> (bool, Outcome) {
     };
     match outcome {
         // Unlike a step's effects, these writes are undone, so the step can simply fail.
-        Outcome::Unrecordable(lost) => (false, Outcome::Failure(Error::fatal(lost.reason).into_failure())),
+        Outcome::Unrecordable(lost) => (false, Outcome::Failure(Error::refusal(lost.reason).into_failure())),
         outcome => (matches!(outcome, Outcome::Success(_)), outcome),
     }
 }

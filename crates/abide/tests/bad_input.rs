@@ -363,7 +363,8 @@ async fn a_durable_operation_inside_a_step_is_reported(abide: Abide) -> Result<(
 #[abide::test]
 async fn a_name_used_for_two_kinds_is_reported(abide: Abide) -> Result<()> {
     let why = blocked(&abide, clashes, ()).await?;
-    assert_eq!(why, r#"the name "x" is used for a step and for a timer"#);
+    let clash = r#"the name "x" is used for a step and for a timer (at crates/abide/tests/bad_input.rs:"#;
+    assert!(why.starts_with(clash), "{why}");
     Ok(())
 }
 

@@ -24,6 +24,8 @@ async fn fails(ctx: Ctx) -> Result<()> {
     ctx.step("call", || async { Err(Error::new("503\u{202e}\nno")) }).retry(again).await
 }
 
+const CLASH_LINE: u32 = line!() + 5;
+
 #[workflow]
 async fn clashes(ctx: Ctx) -> Result<()> {
     ctx.step("x", || async { Ok(()) }).await?;
@@ -151,10 +153,8 @@ fn the_log_tells_the_lives_of_executions() {
     );
     assert_eq!(log.about("parent-1")[1], "DEBUG a child was started: child=child-1 run=1");
     assert_eq!(log.about("child-1"), ["DEBUG an execution completed: run=1"]);
-    assert_eq!(
-        log.about("stuck-1")[1],
-        r#"WARN an execution is blocked: reason=the name "x" is used for a step and for a timer run=1"#
-    );
+    let clash = format!(r#"the name "x" is used for a step and for a timer (at {}:{CLASH_LINE})"#, file!());
+    assert_eq!(log.about("stuck-1")[1], format!("WARN an execution is blocked: reason={clash} run=1"));
     let told = log.about("hangs-1");
     assert_eq!(
         told[1], "WARN an execution of a worker that died is taken over: takeover_count=1",

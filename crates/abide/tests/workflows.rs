@@ -356,10 +356,8 @@ async fn wants_a_journal(ctx: Ctx) -> Result<()> {
 #[abide::test]
 async fn a_task_has_no_journal(abide: Abide) -> Result<()> {
     let error = abide.run(wants_a_journal, ()).id("t").await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        r#"execution "t" failed: step "x" needs a workflow: a task has no journal (task "wants_a_journal", attempt 1)"#
-    );
+    let told = r#"execution "t" failed: step "x" needs a workflow: a task has no journal (task "wants_a_journal", attempt 1, at "#;
+    assert!(error.to_string().starts_with(told), "{error}");
     Ok(())
 }
 

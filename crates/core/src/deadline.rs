@@ -108,14 +108,15 @@ impl Execution {
         Failure::new(FailureKind::Deadline, format!("the deadline {deadline_at} has passed"))
     }
 
-    /// Returns the failure of the deadline. Its causes include the error that the code returned,
-    /// unless that error is the deadline itself.
+    /// Returns the failure of the deadline, with the place of the error that the code returned. Its
+    /// causes include that error, unless it is the deadline itself.
     fn too_late_after(&self, failure: Failure) -> Failure {
         let mut late = self.too_late();
         if failure.kind != FailureKind::Deadline {
             late.chain.push(failure.message.clone());
             late.chain.extend(failure.chain.iter().cloned());
         }
+        late.at = failure.at.clone();
         late
     }
 }

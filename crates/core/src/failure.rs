@@ -64,14 +64,16 @@ pub struct Details {
 /// The place of a failure: the innermost one that abide knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The workflow or task, as in `workflow "checkout"`.
+    /// The workflow or task, as in `workflow "checkout"`. Empty as long as only the line is known
+    /// (see [`Failure::arising_at`]).
     pub code: String,
     /// The operation, as in `step "charge"`, if the failure was in one.
     pub op: Option<String>,
     /// The number of the attempt, from 1, if attempts are counted there.
     pub attempt: Option<u32>,
-    /// The place where the code asked for the operation, such as `src/shop.rs:41`. Only people read
-    /// it.
+    /// The place where the code asked for the operation, such as `src/shop.rs:41`. The place where
+    /// the error arose, if it was in no operation; the place of the panic, if it was one. Only
+    /// people read it.
     pub site: Option<String>,
 }
 
@@ -103,9 +105,29 @@ impl Failure {
         Details { kind, type_name, message: message.into(), chain: Vec::new(), value: None, at: None }.into()
     }
 
-    /// Returns the same failure. Without a place it gets this one: the innermost place counts.
+    /// Returns the same failure with the line that it arose in, until its whole place is known. A
+    /// place that is known stays.
+    pub fn arising_at(mut self, site: impl FnOnce() -> String) -> Self {
+        self.at.get_or_insert_with(|| {
+            let (code, site) = (String::new(), Some(site()));
+            Origin { code, op: None, attempt: None, site }
+        });
+        self
+    }
+
+    /// Returns the same failure. Without a place it gets this one: the innermost place counts. A
+    /// panic keeps its own line; any other failure in an operation gets the line of the call.
     pub fn located(mut self, place: impl FnOnce() -> Origin) -> Self {
-        self.at.get_or_insert_with(place);
+        if self.at.as_ref().is_some_and(|at| !at.code.is_empty()) {
+            return self;
+        }
+        let own = self.at.take().and_then(|at| at.site);
+        let mut place = place();
+        place.site = match self.kind {
+            FailureKind::Panic => own.or(place.site),
+            _ => place.site.or(own),
+        };
+        self.at = Some(place);
         self
     }
 

@@ -160,7 +160,8 @@ fn events() -> Vec<Event> {
             build: None,
         },
         Event::Blocked { reason: Block::ForeignAwait { workflow: text("order") }, build: None },
-        Event::Blocked { reason: Block::NameClash(clash), build: None },
+        Event::Blocked { reason: Block::NameClash(clash.clone()), build: None },
+        Event::Blocked { reason: Block::NameClash(clash.at("src/a.rs:7")), build: None },
         Event::Blocked {
             reason: Block::Misplaced { op: text("step x"), place: text("inside step y") },
             build: None,

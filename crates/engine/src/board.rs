@@ -18,18 +18,20 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Execution, ExecutionId, Failure, FailureKind, Few, Op, OpUse, Outcome, Payload,
+    Address, Block, Execution, ExecutionId, Failure, FailureKind, Few, Op, OpUse, Origin, Outcome, Payload,
     Timestamp, Uses,
 };
 
 use crate::line::Line;
 use crate::mailbox::Mailbox;
+use crate::registry::WorkflowCode;
 use closure::StepWaker;
 pub use identity::run_key;
 pub use inside::Inside;
 pub use interrupt::Interrupt;
 use patch::Patches;
 pub use site::Site;
+pub(crate) use site::written as site_text;
 pub use wanted::{CheckSignal, Predicate, Rejection, Request, RetryIf, StepOptions, UserTransaction};
 
 /// The code's side of an execution.
@@ -39,6 +41,7 @@ pub struct Board(pub(crate) Arc<Shared>);
 pub(crate) struct Shared {
     pub(crate) address: Address,
     pub(crate) run: u32,
+    code: Arc<dyn WorkflowCode>,
     state: Mutex<BoardState>,
     /// The mailbox through which the runner's own task is woken.
     mailbox: Arc<Mailbox>,
@@ -72,6 +75,8 @@ pub(crate) struct BoardState {
     shield_depth: u32,
     /// The next run, if the code wants one.
     next: Option<Box<Next>>,
+    /// The last operation that the code has the answer of, and where it asked for it.
+    last: Option<(Op, Site)>,
 }
 
 /// The wish for a next run, and the waker of the future that waits for it.
@@ -99,6 +104,7 @@ impl BoardState {
             random_count: 0,
             shield_depth: 0,
             next: None,
+            last: None,
         }
     }
 
@@ -110,6 +116,15 @@ impl BoardState {
     /// Returns the input of the next run and where the code asks for it, if it wants one.
     pub(crate) fn next_input(&self) -> Option<(Payload, Site)> {
         self.next.as_ref().map(|next| (next.input.clone(), next.site))
+    }
+
+    /// Returns the block of code that awaits something foreign, with the operation that it asked
+    /// for last.
+    pub(crate) fn foreign_await(&self, workflow: &str) -> Block {
+        let open = self.slots.iter().max_by_key(|(id, _)| **id);
+        let open = open.map(|(_, slot)| format!("beside {} (at {})", slot.op, slot.site));
+        let last = || self.last.as_ref().map(|(op, site)| format!("after {op} (at {site})"));
+        Block::foreign_await(workflow, open.or_else(last))
     }
 
     /// Whether the code wants a next run.
@@ -194,8 +209,14 @@ pub enum Standing {
 }
 
 impl Board {
-    pub(crate) fn new(execution: &Execution, now: Timestamp, mailbox: Arc<Mailbox>) -> Self {
+    pub(crate) fn new(
+        code: &Arc<dyn WorkflowCode>,
+        execution: &Execution,
+        now: Timestamp,
+        mailbox: Arc<Mailbox>,
+    ) -> Self {
         Self(Arc::new(Shared {
+            code: code.clone(),
             address: execution.address().clone(),
             run: execution.run(),
             state: Mutex::new(BoardState::new(execution, now)),
@@ -246,7 +267,7 @@ impl Board {
         let op = match state.uses.next(wanted) {
             Ok(op) => op,
             Err(clash) => {
-                state.block.get_or_insert(Block::NameClash(clash));
+                state.block.get_or_insert_with(|| Block::NameClash(clash.at(site.to_string())));
                 return None;
             }
         };
@@ -294,7 +315,7 @@ impl Board {
         if !is_interrupted {
             state.opened.push(id);
         }
-        OpHandle { board: self.clone(), id, op, is_open: true, waker: None }
+        OpHandle { board: self.clone(), id, op, site, is_open: true, waker: None }
     }
 
     /// Blocks, and ends the closure that uses the operation, if one does: it would wait for the
@@ -357,6 +378,7 @@ pub struct OpHandle {
     board: Board,
     id: u64,
     op: Op,
+    site: Site,
     is_open: bool,
     /// The waker that the closure is polled with.
     waker: Option<Waker>,
@@ -366,6 +388,11 @@ impl OpHandle {
     /// Returns its identity: its name in the code, or the old name that the journal has for it.
     pub fn op(&self) -> &Op {
         &self.op
+    }
+
+    /// Returns the place of an error that the code gets from it.
+    pub fn place(&self) -> Origin {
+        self.site.place(self.board.0.code.name(), &self.op, None)
     }
 
     /// Returns how it stands, and registers to be woken when that changes.
@@ -395,15 +422,17 @@ impl OpHandle {
                 let interrupt = state.interrupt;
                 let slot = state.slots.remove(&self.id).expect("it was there a moment ago");
                 self.is_open = false;
-                match slot.state {
-                    OpState::Delivered(delivery) => Standing::Delivered(delivery),
-                    _ => {
-                        // A child whose result the code no longer awaits is asked to stop.
-                        state.dropped.push(*slot);
-                        let interrupt = interrupt.expect("an interrupted operation has a reason");
-                        Standing::Delivered(Delivery::Interrupted(interrupt))
-                    }
+                if !matches!(slot.state, OpState::Delivered(_)) {
+                    // A child whose result the code no longer awaits is asked to stop.
+                    state.dropped.push(*slot);
+                    let interrupt = interrupt.expect("an interrupted operation has a reason");
+                    return Standing::Delivered(Delivery::Interrupted(interrupt));
                 }
+                let OpenOp { op, site, state: OpState::Delivered(delivery), .. } = *slot else {
+                    unreachable!("it was delivered a moment ago")
+                };
+                state.last = Some((op, site));
+                Standing::Delivered(delivery)
             }
         }
     }

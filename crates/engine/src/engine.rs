@@ -98,6 +98,7 @@ impl Engine {
         registry: Registry,
         options: Options,
     ) -> Result<Self, Error> {
+        crate::panics::watch();
         let requests = Requests::new(options.request_count_max);
         let inner = Arc::new(Inner {
             store,

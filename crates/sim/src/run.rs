@@ -82,7 +82,7 @@ impl fmt::Display for Report {
 /// Prints nothing about panics of simulated code, which are part of the world. A panic that ends a
 /// world is in its report.
 pub fn quiet_panics() {
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(abide_engine::panics::noting(Box::new(|_| {})));
 }
 
 /// Lives through a scenario and judges it.

@@ -26,6 +26,7 @@ impl Site {
     }
 
     /// Returns the place of a failed attempt of an operation in this workflow.
+    #[cold]
     pub(crate) fn place(self, workflow: &str, op: &Op, attempt: Option<u32>) -> Origin {
         let code = format!("workflow {workflow:?}");
         Origin { code, op: Some(op.to_string()), attempt, site: Some(self.text().as_ref().to_owned()) }
@@ -52,7 +53,7 @@ impl fmt::Display for Site {
 
 /// Returns file and line, the same on every machine that compiles the program: of an absolute path,
 /// the folders above the package are left out.
-fn written(file: &str, line: u32) -> String {
+pub(crate) fn written(file: &str, line: u32) -> String {
     let file = text::clean(file).replace('\\', "/");
     let is_absolute = file.starts_with('/') || file.get(1..3) == Some(":/");
     let path = if is_absolute { in_package(&file) } else { file.as_str() };

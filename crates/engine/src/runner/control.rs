@@ -82,7 +82,7 @@ fn end_attempt(active: &Active, id: u64, attempt: u32) {
             return;
         }
         let failure = timed_out(options.timeout.unwrap_or_default());
-        slot.state = OpState::Done { attempt, outcome: abide_core::Outcome::Failure(failure) };
+        slot.state = OpState::Done { attempt, outcome: Outcome::Failure(failure) };
         state.running_count -= 1;
         state.finished.push_back(id);
     }

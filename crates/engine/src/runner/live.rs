@@ -189,7 +189,10 @@ impl Runner {
         };
         match options.retry_if.as_ref().map_or(Ok(true), |retry_if| (retry_if.0)(failure)) {
             Ok(is_wanted) => (outcome, Some(retry_at).filter(|_| is_wanted || planted(Bug::RetryIfIgnored))),
-            Err(panic) => (Outcome::Failure(panic), None),
+            Err(panic) => {
+                let place = failure.at.clone();
+                (Outcome::Failure(panic.located(|| place.unwrap_or_else(|| self.place()))), None)
+            }
         }
     }
 
@@ -250,8 +253,9 @@ impl Runner {
         let child =
             self.run.given_up.known.get(&op.index()).map(|child| format!(" {child:?}")).unwrap_or_default();
         let message = format!("child{child} was given up before this code waited for it");
-        let outcome = Outcome::Failure(Failure::new(FailureKind::Cancelled, message));
         let site = self.site(&op);
+        let outcome = Outcome::Failure(Failure::new(FailureKind::Cancelled, message));
+        let outcome = self.located(&op, site, outcome);
         if let Ok(entries) = self.decide_from(site, Command::FinishChild { op, outcome }) {
             self.deliver_all(&entries);
         }
@@ -472,7 +476,7 @@ impl Runner {
         let site = op.as_ref().and_then(|op| active.site(op));
         self.run.stage.go_live();
         if let Some(op) = op {
-            let outcome = Outcome::Failure(fatal(refusal.to_string()));
+            let outcome = self.located(&op, site, Outcome::Failure(fatal(refusal.to_string())));
             let record = StepRecord { op, outcome, attempt: 1, input: None };
             if let Ok(entries) = self.decide_from(site, Command::RecordStep(record)) {
                 self.run.undelivered.extend(entries);

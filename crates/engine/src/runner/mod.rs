@@ -38,8 +38,8 @@ use std::task::{Context, Poll, Waker};
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Block, Body, By, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, Few,
-    KeyHasher, Message, MessageId, Name, Op, OpIndex, Origin, Payload, Refusal, Remedied, Remedy, SiteMark,
-    Timestamp, Waiting,
+    KeyHasher, Message, MessageId, Name, Op, OpIndex, Origin, Outcome, Payload, Refusal, Remedied, Remedy,
+    SiteMark, Timestamp, Waiting,
 };
 use abide_store::Hold;
 
@@ -321,7 +321,8 @@ impl Runner {
         // replay goes on.
         let Some(future) = &mut active.future else { return shared.take_reason_to_poll() };
         if shared.has_foreign_wake() && !is_halted {
-            return self.block_later(Block::ForeignAwait { workflow: self.code.name().to_owned() });
+            let reason = shared.lock().foreign_await(self.code.name());
+            return self.block_later(reason);
         }
         if !shared.take_reason_to_poll() {
             return false;
@@ -392,6 +393,15 @@ impl Runner {
             self.run.follow(entry);
         }
         Ok(entries)
+    }
+
+    /// Returns the outcome of an operation of the code. A failure gets the place of the call, unless
+    /// it has one.
+    fn located(&self, op: &Op, site: Option<Site>, outcome: Outcome) -> Outcome {
+        match site {
+            Some(site) => outcome.located(|| site.place(self.code.name(), op, None)),
+            None => outcome,
+        }
     }
 
     /// Returns where the code asked for an open operation.
@@ -525,20 +535,18 @@ impl Drop for Runner {
 fn delivery_of(event: &Event, fate: Option<EditFate>) -> Result<Delivery, Block> {
     Ok(match event {
         Event::StepRecorded(record) => match &record.outcome {
-            abide_core::Outcome::Unrecordable(lost) => {
+            Outcome::Unrecordable(lost) => {
                 return Err(Block::Unrecordable { op: record.op.clone(), reason: lost.reason.clone() });
             }
             outcome => Delivery::Outcome(outcome.clone()),
         },
         Event::TimerFired { .. } => Delivery::Due,
-        Event::SignalReceived { payload, .. } => {
-            Delivery::Outcome(abide_core::Outcome::Success(payload.clone()))
-        }
+        Event::SignalReceived { payload, .. } => Delivery::Outcome(Outcome::Success(payload.clone())),
         Event::ChildStarted { child, .. } => Delivery::Started(child.clone()),
         Event::ChildFinished { outcome, .. } => Delivery::Outcome(outcome.clone()),
         Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(result), .. }), .. } => {
             match fate {
-                Some(EditFate::Kept) => Delivery::Outcome(abide_core::Outcome::Success(result.clone())),
+                Some(EditFate::Kept) => Delivery::Outcome(Outcome::Success(result.clone())),
                 _ => Delivery::Edited(result.clone()),
             }
         }

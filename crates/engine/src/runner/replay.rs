@@ -140,7 +140,7 @@ impl Runner {
         };
         let passed = self.run.cursor.offer(&entry);
         debug_assert_eq!(passed, Ok(false), "nobody waits for the start");
-        let board = Board::new(self.seat.execution(), entry.at, self.seat.mailbox().clone());
+        let board = Board::new(&self.code, self.seat.execution(), entry.at, self.seat.mailbox().clone());
         let called = board
             .0
             .as_polling(|| catch_unwind(AssertUnwindSafe(|| self.code.call(board.clone(), &start.input))));

@@ -273,8 +273,7 @@ impl Active {
         let state = shared.lock();
         let waits_for_nothing = state.slots.is_empty() && !state.wants_next() && !shared.is_to_be_polled();
         let is_foreign = self.future.is_some() && waits_for_nothing;
-        let foreign = || Block::ForeignAwait { workflow: workflow.to_owned() };
-        state.block.clone().or_else(|| is_foreign.then(foreign))
+        state.block.clone().or_else(|| is_foreign.then(|| state.foreign_await(workflow)))
     }
 
     /// Holds back closures that were to be polled for the first time next.

@@ -182,7 +182,10 @@ fn ended(facts: &Facts) -> String {
     let at = text::when(*at, facts.now);
     match event {
         Event::Completed { result, .. } => format!("completed at {at} with the result {}", result.excerpt()),
-        Event::Failed(failure) => format!("failed at {at}: {}", excerpt(&failure.to_string())),
+        Event::Failed(failure) => {
+            let place = failure.at.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
+            format!("failed at {at}: {}{place}", excerpt(&failure.to_string()))
+        }
         Event::Cancelled { by, reason } => format!("was cancelled at {at} {}", by_whom(by, reason)),
         other => format!("ended at {at} with {}", other.word()),
     }
