@@ -253,9 +253,8 @@ impl Runner {
         let child =
             self.run.given_up.known.get(&op.index()).map(|child| format!(" {child:?}")).unwrap_or_default();
         let message = format!("child{child} was given up before this code waited for it");
-        let site = self.site(&op);
         let outcome = Outcome::Failure(Failure::new(FailureKind::Cancelled, message));
-        let outcome = self.located(&op, site, outcome);
+        let site = self.site(&op);
         if let Ok(entries) = self.decide_from(site, Command::FinishChild { op, outcome }) {
             self.deliver_all(&entries);
         }
@@ -476,7 +475,7 @@ impl Runner {
         let site = op.as_ref().and_then(|op| active.site(op));
         self.run.stage.go_live();
         if let Some(op) = op {
-            let outcome = self.located(&op, site, Outcome::Failure(fatal(refusal.to_string())));
+            let outcome = Outcome::Failure(fatal(refusal.to_string()));
             let record = StepRecord { op, outcome, attempt: 1, input: None };
             if let Ok(entries) = self.decide_from(site, Command::RecordStep(record)) {
                 self.run.undelivered.extend(entries);

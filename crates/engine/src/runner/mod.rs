@@ -395,15 +395,6 @@ impl Runner {
         Ok(entries)
     }
 
-    /// Returns the outcome of an operation of the code. A failure gets the place of the call, unless
-    /// it has one.
-    fn located(&self, op: &Op, site: Option<Site>, outcome: Outcome) -> Outcome {
-        match site {
-            Some(site) => outcome.located(|| site.place(self.code.name(), op, None)),
-            None => outcome,
-        }
-    }
-
     /// Returns where the code asked for an open operation.
     fn site(&self, op: &Op) -> Option<Site> {
         self.run.stage.active()?.site(op)

@@ -171,7 +171,6 @@ impl Runner {
         self.run.answers.remove(number);
         self.seat.consume(id);
         let site = self.site(&op);
-        let outcome = self.located(&op, site, outcome);
         if let Ok(entries) = self.decide_from(site, Command::FinishChild { op, outcome }) {
             self.deliver_all(&entries);
         }
