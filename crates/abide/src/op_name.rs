@@ -95,7 +95,7 @@ macro_rules! op_options {
         /// be repeated, for several old names.
         ///
         /// Rename every use of a name together: an old name that is still in use, or that two
-        /// operations claim, blocks the execution.
+        /// operations claim, blocks the execution. The operation's own name changes nothing.
         pub fn renamed_from(mut self, old: &str) -> Self {
             self.name.rename_from(old);
             self

@@ -16,6 +16,8 @@ pub struct MockCall {
     pub id: String,
     /// The name of the step.
     pub name: String,
+    /// The key of the step, if it has one, as `abide show` prints it.
+    pub key: Option<String>,
     /// The number of the attempt, from 1.
     pub attempt: u32,
 }
@@ -74,7 +76,8 @@ impl Probe {
     /// Returns the replacement for a closure that is about to run; `None` if the closure itself
     /// runs.
     pub(crate) fn stead(&self, id: &str, op: &Op, attempt: u32) -> Option<Stead> {
-        let call = MockCall { id: id.to_owned(), name: op.name.to_string(), attempt };
+        let key = op.key.as_ref().map(Name::to_string);
+        let call = MockCall { id: id.to_owned(), name: op.name.to_string(), key, attempt };
         match self.steps.get(op.name.as_str()) {
             Some(mock) => Some(Stead::Outcome(self.call(mock, call))),
             None => self.is_replay.then_some(Stead::Nothing),
@@ -83,13 +86,15 @@ impl Probe {
 
     /// Returns the request of a transaction step.
     pub(crate) fn transaction(self: &Arc<Self>, id: &str, name: &OpName, run: &UserTransaction) -> Request {
-        let mock = name.name.as_ref().ok().and_then(|(name, _)| Some((name, self.steps.get(name.as_str())?)));
-        let Some((name, mock)) = mock else {
+        let named = name.name.as_ref().ok();
+        let mock = named.and_then(|named| Some((named, self.steps.get(named.0.as_str())?)));
+        let Some(((name, key), mock)) = mock else {
             // A step that never begins: its closure does not reach the store.
             let never = || Request::Step(StepOptions::default());
             return if self.is_replay { never() } else { Request::Transaction(run.clone()) };
         };
-        let call = MockCall { id: id.to_owned(), name: name.to_string(), attempt: 1 };
+        let key = key.as_ref().map(Name::to_string);
+        let call = MockCall { id: id.to_owned(), name: name.to_string(), key, attempt: 1 };
         let (probe, mock) = (self.clone(), mock.clone());
         Request::Transaction(Arc::new(move |_| {
             let outcome = probe.call(&mock, call.clone());

@@ -211,7 +211,10 @@ async fn panics_in_a_step(ctx: Ctx, is_blocking: bool) -> Result<()> {
 
 #[workflow]
 async fn panics_in_a_judge(ctx: Ctx) -> Result<()> {
-    ctx.step("judged", || async { Err(Error::new("no")) }).retry_if(|_| trip("judge").is_ok()).await
+    ctx.step("judged", || async { Err(Error::new("no")) })
+        .retry(Retry::fixed(ms(1)))
+        .retry_if(|_| trip("judge").is_ok())
+        .await
 }
 
 fn trip(over: &str) -> Result<()> {

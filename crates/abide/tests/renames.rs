@@ -242,6 +242,25 @@ fn a_renamed_sleep_is_over_when_it_was_to_be() {
     assert_eq!(deployed(sleeping::plain, &[], sleeping_renamed::plain), "ran []: 600 s");
 }
 
+version!(itself, |ctx| {
+    let run = || async {
+        note(&ctx, "pay");
+        Ok(70)
+    };
+    let paid: u64 = ctx.step("pay", run).renamed_from("pay").await?;
+    ctx.sleep(secs(1)).renamed_from("(sleep)").await?;
+    go(&ctx).await?;
+    Ok(paid.to_string())
+});
+
+/// There is nothing to rename: the operation keeps its record, and no other is in its way.
+#[test]
+fn an_old_name_that_is_the_own_name_changes_nothing() {
+    assert_eq!(deployed(short::plain, &[], itself::plain), "ran []: 7");
+    assert_eq!(deployed(itself::plain, &[], itself::plain), "ran []: 70");
+    assert_eq!(deployed(itself::strict, &[], itself::strict), "ran []: 70");
+}
+
 #[test]
 fn an_old_name_that_is_still_in_use_blocks() {
     let blocked = "blocked: the name \"pay\" is used for a step, and step \"charge\" is renamed from it";

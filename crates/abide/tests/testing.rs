@@ -73,8 +73,29 @@ fn a_mocked_step_and_task_do_not_run_and_what_the_mock_gives_is_recorded() {
     let given = test.run(async |abide: Abide| abide.run(order, 3).id("o-1").await);
     assert_eq!(given.unwrap(), "7, a mock for ann");
     assert_eq!(effects.all(), [""; 0]);
-    let call = MockCall { id: "o-1".to_owned(), name: "charge".to_owned(), attempt: 1 };
+    let call = MockCall { id: "o-1".to_owned(), name: "charge".to_owned(), key: None, attempt: 1 };
     assert_eq!(*calls.lock().unwrap(), [call]);
+}
+
+#[workflow(name = "testing-keyed")]
+async fn keyed(ctx: Ctx) -> Result<Vec<String>> {
+    let mut given = Vec::new();
+    for (name, number) in [("ann", 7), ("bob", 8)] {
+        given.push(ctx.step("pay", || async { Ok(String::new()) }).key(name).await?);
+        given.push(ctx.step("pack", || async { Ok(String::new()) }).key(&(name, number)).await?);
+        given.push(abide::testing::transact(&ctx, "book", |_| Ok(String::new())).key(&number).await?);
+    }
+    Ok(given)
+}
+
+#[test]
+fn a_mock_is_told_the_key_of_its_step() {
+    let given = ["pay", "pack", "book"]
+        .into_iter()
+        .fold(Test::new(), |test, name| test.mock_step(name, |call| Ok(call.key.unwrap_or_default())))
+        .run(async |abide: Abide| abide.run(keyed, ()).await);
+    let keys = ["ann", r#"["ann",7]"#, "7", "bob", r#"["bob",8]"#, "8"];
+    assert_eq!(given.unwrap(), keys);
 }
 
 #[workflow(name = "testing-retried")]

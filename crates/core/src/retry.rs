@@ -111,7 +111,8 @@ impl Retry {
 
     /// Shortens each pause at random by up to this part of it, so that operations that failed
     /// together do not run again together: `0.2` leaves between 80 % and all of a pause, `1.0`
-    /// between nothing and all of it. Less than 0 counts as 0, more than 1 as 1.
+    /// between nothing and all of it. Less than 0, or not a number, counts as 0, and more than 1
+    /// as 1.
     ///
     /// The random part is derived from the id of the execution, the step and the attempt, so a
     /// repeated test has the same pauses.

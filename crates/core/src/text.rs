@@ -142,6 +142,10 @@ pub fn ways_on(id: &ExecutionId, block: &Block) -> Option<String> {
     match block {
         Block::Unrecordable { op, .. } => Some(ways_on_without_result(id, op)),
         Block::OtherInput(other) => Some(ways_on_with_other_input(id, &other.op)),
+        Block::Poison { .. } => {
+            let id = argument(id.as_str());
+            Some(format!("abide unblock {id}, once its worker survives it, or abide terminate {id}"))
+        }
         _ => None,
     }
 }

@@ -581,7 +581,11 @@ impl Wake for Shared {
 
 /// Returns the failure of an attempt that took too long.
 pub(crate) fn timed_out(after: Duration) -> Failure {
-    Failure::new(FailureKind::Timeout, format!("the attempt took longer than {after:?}"))
+    let message = match after {
+        Duration::ZERO => "the attempt was due at once: its timeout is 0".to_owned(),
+        after => format!("the attempt took longer than {after:?}"),
+    };
+    Failure::new(FailureKind::Timeout, message)
 }
 
 /// Returns a number for the current thread, never 0.

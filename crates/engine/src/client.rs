@@ -6,7 +6,7 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Body, By, Entry, Event, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Phase,
-    Refusal, Start, Status, start_differences,
+    Refusal, Start, Status, start_differences, text,
 };
 use abide_store::{Error, Read, Record, Result, Snapshot, Store, Submit, Submitted, Target, Workers};
 
@@ -291,7 +291,9 @@ impl Client {
                 && !planted(Bug::BlockedUntold)
                 && turns::is_given_up(&*self.store, &snapshot, self.now()).await?
             {
-                return Err(Refusal::GivenUp { reason: reason.to_string() }.into());
+                let ways_on = text::ways_on(id, reason).map(|ways_on| format!("; to go on: {ways_on}"));
+                let reason = format!("{reason}{}", ways_on.unwrap_or_default());
+                return Err(Refusal::GivenUp { reason }.into());
             }
             let found = self.place(&snapshot);
             if found != place {

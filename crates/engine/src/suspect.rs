@@ -32,6 +32,8 @@ pub(crate) struct Record {
     pub(crate) suspicion: Suspicion,
     /// The last known waits of the suspect.
     pub(crate) waiting: Vec<Waiting>,
+    /// Whether it was blocked for its deaths before, and died again.
+    is_again: bool,
 }
 
 /// The verdict on a suspect.
@@ -65,6 +67,7 @@ fn judge(summary: Summary, look: &Look, options: &Options) -> (Record, Verdict) 
     let Suspicion { mut died_at, stand } = summary.suspicion.unwrap_or_default();
     let is_mark = |wait: &Waiting| matches!(wait, Waiting::Suspect { .. });
     let waiting = summary.waiting.into_iter().filter(|wait| !is_mark(wait)).collect();
+    let mut is_again = false;
     let verdict = match stand {
         _ if planted(Bug::SuspectNeverRests) => Verdict::Run,
         Stand::Resting(until) => {
@@ -82,6 +85,7 @@ fn judge(summary: Summary, look: &Look, options: &Options) -> (Record, Verdict) 
             if count >= options.suspect_death_count_max {
                 // An execution that is unblocked and kills again would add to these times without
                 // end.
+                is_again = count > options.suspect_death_count_max;
                 died_at.drain(..died_at.len() - options.suspect_death_count_max as usize);
                 Verdict::Block
             } else {
@@ -94,7 +98,7 @@ fn judge(summary: Summary, look: &Look, options: &Options) -> (Record, Verdict) 
         Verdict::Rest(until) => Stand::Resting(until),
         Verdict::Run | Verdict::Block => Stand::Aside,
     };
-    (Record { suspicion: Suspicion { died_at, stand }, waiting }, verdict)
+    (Record { suspicion: Suspicion { died_at, stand }, waiting, is_again }, verdict)
 }
 
 fn count_of(died_at: &[Timestamp]) -> u32 {
@@ -113,13 +117,20 @@ impl Record {
     }
 
     fn block(&self) -> Block {
-        let times: Vec<_> = self.suspicion.died_at.iter().map(Timestamp::to_string).collect();
+        let mut times: Vec<_> = self.suspicion.died_at.iter().map(Timestamp::to_string).collect();
         let seen: Vec<_> = self.waiting.iter().map(Waiting::to_string).collect();
         let seen = if seen.is_empty() { String::new() } else { format!("; last seen {}", seen.join(", ")) };
-        let (count, times) = (times.len(), times.join(", "));
-        Block::Poison {
-            reason: format!("its worker died {count} times while it ran alone, at {times}{seen}"),
-        }
+        let reason = match times.pop_if(|_| self.is_again) {
+            Some(last) => {
+                let before = times.join(", ");
+                format!("its worker died again while it ran alone, at {last}, as before at {before}{seen}")
+            }
+            None => {
+                let (count, times) = (times.len(), times.join(", "));
+                format!("its worker died {count} times while it ran alone, at {times}{seen}")
+            }
+        };
+        Block::Poison { reason }
     }
 }
 

@@ -26,6 +26,9 @@ fn poison_without_end_is_blocked_and_its_application_lives() {
         assert!(why.contains("its worker died 5 times while it ran alone, at 2025-06-15T"), "{why}");
         let error = handle.result().await.unwrap_err();
         assert!(matches!(error, ClientError::Blocked { .. }), "{error:?}");
+        let ways_on =
+            "to go on: abide unblock poison, once its worker survives it, or abide terminate poison";
+        assert!(why.contains(ways_on) && error.to_string().ends_with(ways_on), "{why}: {error}");
         // Neither time nor another start of the same program brings it back.
         workers.push(same_build(&world).await);
         world.lab.sleep(secs(600)).await;
@@ -37,6 +40,16 @@ fn poison_without_end_is_blocked_and_its_application_lives() {
             let status = workers.last().unwrap().handle::<u32>(id).status().await.unwrap();
             assert_eq!(status, Status::Completed);
         }
+        // One more death is enough, and is told as one.
+        workers.last().unwrap().handle::<u32>("poison").unblock().await.unwrap();
+        within(&world, secs(600), world.died.notified()).await;
+        workers.push(same_build(&world).await);
+        world.lab.sleep(secs(60)).await;
+        let handle = workers.last().unwrap().handle::<u32>("poison");
+        let why = handle.why().await.unwrap();
+        let again = "its worker died again while it ran alone, at 2025-06-15T";
+        assert!(why.contains(again) && why.contains(", as before at 2025-06-15T"), "{why}");
+        assert!(why.contains(ways_on), "{why}");
     });
 }
 
