@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use abide_core::{ExecutionId, Name, Namespace, Status, Tag};
 use clap::builder::PossibleValue;
@@ -130,8 +131,8 @@ pub(crate) enum Command {
 /// The executions to list.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
-    /// Only executions with this status; may be repeated
-    #[arg(long, value_name = "STATUS")]
+    /// Only executions with this status; may be repeated, and may list several: `failed,blocked`
+    #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     pub(crate) status: Vec<StatusArg>,
     /// Only executions of this workflow or task
     #[arg(long, value_name = "NAME", value_parser = workflow_name)]
@@ -185,12 +186,12 @@ pub(crate) struct Start {
     /// Start a task, even if no worker has registered the name yet
     #[arg(long)]
     pub(crate) task: bool,
-    /// The lane that the execution waits in
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = lane)]
-    pub(crate) lane: Name,
-    /// Higher goes first within a lane
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, allow_negative_numbers = true)]
-    pub(crate) priority: i16,
+    /// The lane that the execution waits in; by default `default`
+    #[arg(long, value_name = "NAME", value_parser = lane)]
+    pub(crate) lane: Option<Name>,
+    /// Higher goes first within a lane; by default 0
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub(crate) priority: Option<i16>,
     /// A tag to find the execution by; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(crate) tag: Vec<Tag>,
@@ -205,6 +206,9 @@ pub(crate) struct ResultOf {
     /// Wait until the execution has ended
     #[arg(long)]
     pub(crate) wait: bool,
+    /// Wait for at most this long, such as `500ms`, `30s`, `5m` or `2h`
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// One execution.
@@ -352,6 +356,21 @@ fn signal_name(text: &str) -> Result<Name, String> {
     field("signal name", text)
 }
 
+/// Reads a whole number with its unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("a duration is written 500ms, 30s, 5m or 2h".to_owned()),
+    };
+    let ms = number.parse().ok().and_then(|number: u64| number.checked_mul(unit_ms));
+    ms.map(Duration::from_millis).ok_or_else(|| format!("{number:?} is no number of {unit}"))
+}
+
 fn lane(text: &str) -> Result<Name, String> {
     field("lane", text)
 }
@@ -393,6 +412,16 @@ mod tests {
         assert_eq!(words.len(), 10);
         assert_eq!(words.first(), Some(&"scheduled"));
         assert_eq!(words.last(), Some(&"damaged"));
+    }
+
+    #[test]
+    fn a_duration_is_a_number_and_a_unit() {
+        let rows = [("0ms", Some(0)), ("30s", Some(30_000)), ("5m", Some(300_000)), ("2h", Some(7_200_000))];
+        let faults =
+            ["", "1", "s", "-1s", "1.5s", "1d", "1 s", "18446744073709551616s", "18446744073709551615s"];
+        for (text, ms) in rows.into_iter().chain(faults.map(|text| (text, None))) {
+            assert_eq!(duration(text).ok(), ms.map(Duration::from_millis), "{text}");
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Executions as JSON. Times are RFC 3339 in UTC; payloads are the values that they contain.
 
 use abide_core::{
-    Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Origin, Outcome, Payload,
-    Remedy, Start, StepRecord, StepRemedy, Summary, Tag, Timestamp, Waiting,
+    Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Origin, Outcome, Patch,
+    Payload, Remedy, Start, StepRecord, StepRemedy, Summary, Tag, Timestamp, Waiting,
 };
 use serde_json::{Map, Value, json};
 
@@ -108,7 +108,7 @@ pub(crate) fn message(message: &Message) -> Value {
 
 /// Renders one journal entry, which comes from this place in the code.
 pub(crate) fn entry(entry: &Entry, site: Option<&str>) -> Value {
-    let mut fields = object(json!({ "seq": entry.seq, "at": time(entry.at), "event": entry.event.word() }));
+    let mut fields = object(json!({ "seq": entry.seq, "at": time(entry.at), "event": word(&entry.event) }));
     if let Some(op) = entry.event.op() {
         fields.insert("op".to_owned(), operation(op));
     }
@@ -117,8 +117,17 @@ pub(crate) fn entry(entry: &Entry, site: Option<&str>) -> Value {
     Value::Object(fields)
 }
 
+/// Returns the word for an event. The answer to `ctx.patched` is recorded as a step is, but nothing
+/// has run.
+pub(crate) fn word(event: &Event) -> &'static str {
+    if Patch::of(event).is_some() { "patched" } else { event.word() }
+}
+
 /// Renders everything in an event except its name and its operation.
 fn details(event: &Event) -> Value {
+    if let Some(Patch { is_taken, .. }) = Patch::of(event) {
+        return json!({ "taken": is_taken });
+    }
     match event {
         Event::Started(start) => started(start),
         Event::StepRecorded(StepRecord { outcome: end, attempt, .. }) => {

@@ -1,9 +1,12 @@
 //! `abide result`.
 
+use std::pin::pin;
 use std::process::ExitCode;
+use std::task::Poll;
+use std::time::Duration;
 
-use abide_core::{Event, ExecutionId, Refusal, text};
-use abide_engine::{Blocks, Client};
+use abide_core::{Event, ExecutionId, Refusal, Status, text};
+use abide_engine::{Blocks, Runtime, TokioRuntime};
 use abide_store::Error;
 use serde_json::{Value, json};
 
@@ -14,12 +17,25 @@ use crate::{connect, json, output};
 /// Prints how an execution ended: its result on stdout, its error on stderr.
 pub(crate) fn run(global: &Global, args: &ResultOf) -> Result<ExitCode, CommandError> {
     let id = &args.id;
-    let end = connect::watch(global, async |client| {
-        if !args.wait && !client.status(id).await?.is_terminal() {
-            return Err(CommandError::new(Code::Unfinished, client.why(id).await?));
+    let found = connect::watch(global, async |client| {
+        let is_awaited = args.wait || client.status(id).await?.is_terminal();
+        let ended = match args.timeout.filter(|_| is_awaited) {
+            None if is_awaited => Some(client.ended(id, Blocks::End).await),
+            None => None,
+            Some(timeout) => within(timeout, client.ended(id, Blocks::End)).await,
+        };
+        match ended {
+            Some(Err(Error::Refused(Refusal::GivenUp { reason }))) => {
+                Ok(Err((Status::Blocked, format!("execution {id:?} is blocked: {reason}"))))
+            }
+            Some(ended) => Ok(Ok(ended?)),
+            None => Ok(Err((client.status(id).await?, client.why(id).await?))),
         }
-        client.ended(id, Blocks::End).await.map_err(|error| unfinished(&client, id, error))
     })?;
+    let end = match found {
+        Ok(end) => end,
+        Err((status, why)) => return unfinished(global, id, (status, &why)),
+    };
     let (code, document) = match &end {
         Event::Completed { result, .. } => {
             (0, json!({ "status": "completed", "result": json::payload(result) }))
@@ -52,12 +68,27 @@ pub(crate) fn run(global: &Global, args: &ResultOf) -> Result<ExitCode, CommandE
     Ok(ExitCode::from(code))
 }
 
-/// Explains why it is useless to wait: no worker can continue the execution.
-fn unfinished(_client: &Client, id: &ExecutionId, error: Error) -> CommandError {
-    match error {
-        Error::Refused(Refusal::GivenUp { reason }) => {
-            CommandError::new(Code::Unfinished, format!("execution {id:?} is blocked: {reason}"))
-        }
-        error => error.into(),
+/// Returns what `future` gives, or `None` if that takes longer.
+async fn within<T>(timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let runtime = TokioRuntime::current()?;
+    let (mut future, mut over) = (pin!(future), runtime.sleep(timeout));
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(given) => Poll::Ready(Some(given)),
+        Poll::Pending => over.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Says that an execution has not ended, and why: on stderr to people, as a document to programs.
+fn unfinished(
+    global: &Global,
+    id: &ExecutionId,
+    (status, why): (Status, &str),
+) -> Result<ExitCode, CommandError> {
+    if global.output == Output::Table {
+        return Err(CommandError::new(Code::Unfinished, why));
     }
+    let document = json!({ "id": id.as_str(), "status": status.word(), "why": why });
+    output::document(&document, global.output)?;
+    Ok(ExitCode::from(Code::Unfinished as u8))
 }

@@ -20,13 +20,14 @@ pub(crate) fn run(global: &Global, args: &Start) -> Result<(), CommandError> {
         let kind = if args.task { Kind::Task } else { known.unwrap_or(Kind::Workflow) };
         let id = args.id.clone().unwrap_or_else(|| client.fresh_id());
         let start = abide_core::Start {
-            lane: args.lane.clone(),
-            priority: args.priority,
+            priority: args.priority.unwrap_or_default(),
             tags: args.tag.clone(),
             // As a program does: neither white space nor the order of members makes another input.
             input_hash: abide::input_hash(&input),
             ..abide_core::Start::of(kind, args.workflow.clone(), input.clone())
         };
+        let lane = args.lane.clone().unwrap_or_else(|| start.lane.clone());
+        let start = abide_core::Start { lane, ..start };
         let begun =
             client.start(&id, Arc::new(start)).await.map_err(|error| CommandError::about(&id, error))?;
         if known.is_none() {
@@ -37,6 +38,16 @@ pub(crate) fn run(global: &Global, args: &Start) -> Result<(), CommandError> {
         }
         tell(global, (&id, kind, args), &begun)
     })
+}
+
+/// Whether this option is on the command line. Nobody asks whether an option that is not differs.
+fn is_given(args: &Start, option: &str) -> bool {
+    match option {
+        "lane" => args.lane.is_some(),
+        "priority" => args.priority.is_some(),
+        "tags" => !args.tag.is_empty(),
+        _ => false,
+    }
 }
 
 fn tell(
@@ -51,7 +62,8 @@ fn tell(
     let is_attached = matches!(begun, Begun::Attached { .. });
     if global.output == Output::Table {
         let (kind, name) = (kind.word(), &args.workflow);
-        match differences {
+        let wrote: Vec<_> = differences.iter().copied().filter(|option| is_given(args, option)).collect();
+        match wrote.as_slice() {
             [] if is_attached => output::say(format_args!("{kind} {name:?} was there as {id:?}")),
             [] => output::say(format_args!("{kind} {name:?} was started as {id:?}")),
             several => {

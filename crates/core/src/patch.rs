@@ -28,9 +28,9 @@ impl Patch {
         Command::RecordStep(StepRecord { op, outcome, attempt: 1, input: None })
     }
 
-    /// Returns the answer that an entry records.
-    pub(crate) fn of(entry: &Entry) -> Option<Self> {
-        match &entry.event {
+    /// Returns the answer that an event records.
+    pub fn of(event: &Event) -> Option<Self> {
+        match event {
             Event::StepRecorded(StepRecord { op, outcome: Outcome::Success(payload), .. })
                 if op.kind == OpKind::Patch =>
             {
@@ -55,7 +55,7 @@ impl Execution {
 
     /// Folds an entry's answer about a change of the code.
     pub(crate) fn apply_patch(&mut self, entry: &Entry) {
-        let patch = Patch::of(entry);
+        let patch = Patch::of(&entry.event);
         let is_unseen = patch.is_some()
             || matches!(
                 entry.event,

@@ -315,6 +315,18 @@ async fn children(
     Ok(children)
 }
 
+impl Picture {
+    /// Returns file and line of the call that an entry comes from, or of the failure that it ends
+    /// the run with.
+    fn site<'a>(&'a self, entry: &'a Entry) -> Option<&'a str> {
+        let failed_at = || match &entry.event {
+            Event::Failed(failure) => failure.at.as_ref()?.site.as_deref(),
+            _ => None,
+        };
+        self.sites.of(entry).or_else(failed_at)
+    }
+}
+
 /// Returns the list in the last entry, whichever entries were requested.
 async fn unused(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Op>, Error> {
     if snapshot.summary.status != Status::Completed {
@@ -339,7 +351,7 @@ fn unused_at_the_end(journal: &[Entry]) -> Vec<Op> {
 fn document(picture: &Picture) -> Value {
     let snapshot = &picture.snapshot;
     let route = snapshot.execution.route();
-    let entry = |entry: &Entry| json::entry(entry, picture.sites.of(entry));
+    let entry = |entry: &Entry| json::entry(entry, picture.site(entry));
     let mut fields = json::object(json::address(snapshot.execution.address()));
     fields.extend(json::object(json!({
         "kind": route.kind.word(),

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use abide_core::{Event, Outcome, StepRecord, Timestamp};
+use abide_core::{Event, Outcome, Patch, StepRecord, Timestamp};
 use abide_store::Snapshot;
 
 use super::{Picture, failed_attempts};
+use crate::json;
 use crate::table::{Fit, Table, terminal_width};
 use abide_core::text;
 
@@ -106,8 +107,9 @@ fn journal(picture: &Picture) -> Option<Table> {
             event => event.op().map(nth).unwrap_or_default(),
         };
         let detail = text::excerpt(&detail(&entry.event), DETAIL_CHARS);
-        let (seq, at, word) = (entry.seq.to_string(), entry.at.to_string(), entry.event.word().to_owned());
-        let site = picture.sites.of(entry).unwrap_or_default().to_owned();
+        let (seq, at, word) =
+            (entry.seq.to_string(), entry.at.to_string(), json::word(&entry.event).to_owned());
+        let site = picture.site(entry).unwrap_or_default().to_owned();
         table.push(vec![seq, at, word, name, detail, site]);
     }
     Some(table)
@@ -126,7 +128,11 @@ fn detail(event: &Event) -> String {
             "discarded, because it was damaged".to_owned()
         }
         Event::Started(start) => format!("input {}", start.input.excerpt()),
-        Event::StepRecorded(StepRecord { outcome, attempt, .. }) => with_attempt(outcome, *attempt),
+        Event::StepRecorded(StepRecord { outcome, attempt, .. }) => match Patch::of(event) {
+            Some(Patch { is_taken: true, .. }) => "takes the change".to_owned(),
+            Some(_) => "does not take the change".to_owned(),
+            None => with_attempt(outcome, *attempt),
+        },
         Event::AttemptFailed { attempt, failure, retry_at, .. } => {
             format!("attempt {attempt}: {failure}; again at {retry_at}")
         }

@@ -80,6 +80,11 @@ async fn a_start_prints_its_id_and_result_waits_for_the_end() {
     assert_eq!(place.abide(&["result", id, "--wait"]).ok().stdout, "\"HEY\"\n");
     let again = place.abide(&["start", "double", "21", "--id", "d-1", "--json"]).ok().json();
     assert_eq!((&again["attached"], &again["differences"]), (&json!(true), &json!(["priority", "tags"])));
+    // People are told of the options that they wrote.
+    let again = place.abide(&["start", "double", "21", "--id", "d-1"]).ok();
+    assert_eq!(again.stderr, "abide: workflow \"double\" was there as \"d-1\"\n");
+    let again = place.abide(&["start", "double", "21", "--id", "d-1", "--priority", "0"]).ok();
+    assert!(again.stderr.contains("started with another priority\n"), "{again:?}");
     let conflict = place.abide(&["start", "double", "22", "--id", "d-1"]);
     assert_eq!((conflict.code, conflict.stdout.as_str()), (4, ""), "{conflict:?}");
     abide.shutdown().await;
@@ -100,6 +105,19 @@ async fn exit_codes_tell_how_an_execution_ended() {
     let unfinished = place.abide(&["result", "w-1"]);
     assert_eq!((unfinished.code, unfinished.stdout.as_str()), (8, ""));
     assert!(unfinished.stderr.starts_with("abide: workflow \"w-1\" is "), "{unfinished:?}");
+    // A program that reads JSON gets a document, whatever the state.
+    let unfinished = place.abide(&["result", "w-1", "--json"]);
+    let told = unfinished.json();
+    assert_eq!((unfinished.code, &told["id"], &told["status"]), (8, &json!("w-1"), &json!("waiting")));
+    assert!(told["why"].as_str().is_some_and(|why| why.contains("waiting for signal")), "{told}");
+    let unfinished = place.abide(&["result", "w-1", "--wait", "--timeout", "10ms"]);
+    assert_eq!((unfinished.code, unfinished.stdout.as_str()), (8, ""), "{unfinished:?}");
+    assert!(unfinished.stderr.starts_with("abide: workflow \"w-1\" is "), "{unfinished:?}");
+    for timeout in ["", "1", "s", "-1s", "1x", "99999999999999999999s"] {
+        let refused = place.abide(&["result", "w-1", "--wait", "--timeout", timeout]);
+        assert_eq!(refused.code, 2, "{refused:?}");
+    }
+    assert_eq!(place.abide(&["result", "w-1", "--timeout", "1s"]).code, 2, "it waits for nothing");
     place.abide(&["result", "nobody"]).refused(3, r#"there is no execution "nobody""#);
     place.abide(&["result", "nobody", "--wait"]).refused(3, r#"there is no execution "nobody""#);
     abide.handle::<()>("w-1").terminate("enough").await.expect("it ends");
@@ -158,6 +176,8 @@ async fn a_list_that_was_cut_says_how_to_go_on() {
     for id in ["a", "b", "c"] {
         place.abide(&["start", "double", "1", "--id", id, "--tag", "customer=c7"]).ok();
     }
+    let several = place.abide(&["list", "--status", "failed,running", "--json"]).ok().json();
+    assert_eq!(several.as_array().map(Vec::len), Some(3), "{several}");
     let page = |args: &[&str]| {
         let ran =
             place.abide(&[&["list", "-o", "jsonl", "--oldest-first", "--limit", "2"], args].concat()).ok();

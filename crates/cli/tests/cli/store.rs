@@ -245,7 +245,11 @@ async fn why_is_one_sentence_for_everything() {
     let place = left_behind().await;
     let rows = [
         ("greet-1", r#"workflow "greet-1" completed at "#, r#" with the result "Hello, World!"."#),
-        ("broke-1", r#"workflow "broke-1" failed at "#, r": no money\nat all."),
+        (
+            "broke-1",
+            r#"workflow "broke-1" failed at "#,
+            r#": no money\nat all (step "charge" of workflow "broke", attempt 1, at crates/cli/tests/cli/store.rs:16)."#,
+        ),
         (
             "flaky-1",
             r#"workflow "flaky-1" is waiting until "#,
