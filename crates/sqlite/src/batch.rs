@@ -96,11 +96,15 @@ pub(crate) struct Batch<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Frequent {
     ExecutionInsert,
-    ExecutionInsertTop,
+    ExecutionBear,
+    ExecutionBearTop,
     ExecutionKeep,
+    ExecutionKeepRunning,
     ExecutionRelease,
-    ExecutionFinish,
+    ExecutionComplete,
     JournalAppend,
+    JournalBegin,
+    JournalAppendTold,
     JournalAppendPlain,
     InboxInsert,
 }
@@ -108,10 +112,10 @@ pub(crate) enum Frequent {
 /// Frequent statements, held for the whole transaction: fetching one from the cache of the
 /// connection costs a tenth of an operation.
 #[derive(Default)]
-pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 8]);
+pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 12]);
 
 impl<'c> Statements<'c> {
-    pub(crate) fn get(
+    fn get(
         &mut self,
         connection: &'c Connection,
         which: Frequent,
@@ -128,11 +132,15 @@ impl Frequent {
     fn text(self) -> &'static str {
         match self {
             Self::ExecutionInsert => sql::EXECUTION_INSERT,
-            Self::ExecutionInsertTop => sql::EXECUTION_INSERT_TOP,
+            Self::ExecutionBear => sql::EXECUTION_BEAR,
+            Self::ExecutionBearTop => sql::EXECUTION_BEAR_TOP,
             Self::ExecutionKeep => sql::EXECUTION_KEEP,
+            Self::ExecutionKeepRunning => sql::EXECUTION_KEEP_RUNNING,
             Self::ExecutionRelease => sql::EXECUTION_RELEASE,
-            Self::ExecutionFinish => sql::EXECUTION_FINISH,
+            Self::ExecutionComplete => sql::EXECUTION_COMPLETE,
             Self::JournalAppend => sql::JOURNAL_APPEND,
+            Self::JournalBegin => sql::JOURNAL_BEGIN,
+            Self::JournalAppendTold => sql::JOURNAL_APPEND_TOLD,
             Self::JournalAppendPlain => sql::JOURNAL_APPEND_PLAIN,
             Self::InboxInsert => sql::INBOX_INSERT,
         }
@@ -146,6 +154,13 @@ pub(crate) struct Effects {
     pub(crate) registered: Vec<(SessionId, Arc<abide_core::Ability>, Option<LockFile>)>,
     pub(crate) ended: Vec<SessionId>,
     pub(crate) requests: Vec<(SessionId, u64)>,
+}
+
+impl<'a> Batch<'a> {
+    /// Returns a statement that most operations use.
+    pub(crate) fn frequent(&mut self, which: Frequent) -> rusqlite::Result<&mut CachedStatement<'a>> {
+        self.statements.get(self.connection, which)
+    }
 }
 
 impl Batch<'_> {

@@ -10,9 +10,9 @@
 
 use std::ops::ControlFlow;
 
-use abide_core::{Entry, Execution, codec};
+use abide_core::{Entry, Execution, Happening, codec};
 use abide_store::Record;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::batch::{Batch, Frequent};
 use crate::caches::CachedRow;
@@ -30,6 +30,9 @@ pub(crate) const PACK_COUNT_MAX: usize = 1_000;
 /// The most bytes of entries that share a row. A larger entry has a row of its own, so that readers
 /// of its neighbours do not read it.
 const PACK_BYTES_MAX: usize = 16 * 1_024;
+
+/// The happening of the first entry of an execution.
+const BEGAN: u8 = Happening::Began as u8;
 
 /// Entries that are written as one row: the length of each and its bytes, behind a checksum.
 #[derive(Debug)]
@@ -147,11 +150,25 @@ impl Pack {
     pub(crate) fn write(&mut self, batch: &mut Batch<'_>, link: &Link) -> Result<(), Stop> {
         checksum::put(&mut self.body, link.sum(self.seq, self.sum));
         let Link { row, key, previous, happened, skip } = link;
-        let which = if skip.is_some() { Frequent::JournalAppend } else { Frequent::JournalAppendPlain };
-        let (append, seq) = (batch.statements.get(batch.connection, which)?, integer(self.seq));
-        match skip {
-            None => append.execute(params![row, key, previous, seq, happened, self.body])?,
-            Some(skip) => append.execute(params![row, key, previous, seq, happened, skip, self.body])?,
+        let (seq, body) = (integer(self.seq), self.body.as_slice());
+        // Tuples, because SQLite is then called directly; `params!` asks each value for its type.
+        match (previous, happened, skip) {
+            (_, None, None) => {
+                let append = batch.frequent(Frequent::JournalAppendPlain)?;
+                append.execute((row, key, previous, seq, body))?
+            }
+            (_, Some(happened), None) => {
+                let append = batch.frequent(Frequent::JournalAppendTold)?;
+                append.execute((row, key, previous, seq, happened, body))?
+            }
+            (None, Some(BEGAN), Some(skip)) if seq == 1 => {
+                let begin = batch.frequent(Frequent::JournalBegin)?;
+                begin.execute((row, key, skip.as_slice(), body))?
+            }
+            (_, _, Some(skip)) => {
+                let append = batch.frequent(Frequent::JournalAppend)?;
+                append.execute((row, key, previous, seq, happened, skip.as_slice(), body))?
+            }
         };
         Ok(())
     }

@@ -155,6 +155,7 @@ pub(crate) struct LeaseState {
     pub(crate) anchor: Anchor,
     pub(crate) cold: Cold,
     pub(crate) entry_count: u64,
+    pub(crate) status: Status,
     pub(crate) takeover_count: u32,
     pub(crate) care_at: Option<Timestamp>,
 }
@@ -179,6 +180,7 @@ impl LeaseState {
                     anchor: base.anchor,
                     cold: sheet.cold,
                     entry_count: sheet.execution()?.entry_count(),
+                    status: sheet.standing()?.status,
                     takeover_count: row.get(12)?,
                     care_at: timestamp_maybe(row, 13)?,
                 })

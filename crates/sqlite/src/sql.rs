@@ -159,12 +159,20 @@ INSERT INTO abide_executions (
 )
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?13)
 ON CONFLICT (namespace, id) DO NOTHING";
-/// Like [`EXECUTION_INSERT`], for an execution without a parent.
-pub(crate) const EXECUTION_INSERT_TOP: &str = "
+/// Like [`EXECUTION_INSERT`], for an execution that is born leased, and runs (1): its rank is 0 and
+/// its epoch 1. Each parameter costs as much as several columns.
+pub(crate) const EXECUTION_BEAR: &str = "
+INSERT INTO abide_executions (
+    key, namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, version, status, head, state
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, 1, 0, 1, ?9, ?10)
+ON CONFLICT (namespace, id) DO NOTHING";
+/// Like [`EXECUTION_BEAR`], for an execution without a parent.
+pub(crate) const EXECUTION_BEAR_TOP: &str = "
 INSERT INTO abide_executions (
     key, namespace, id, queue, place, rank, place_at, epoch, version, status, head, state
 )
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, ?9, ?10, ?11)
+VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 1, 0, 1, ?7, ?8)
 ON CONFLICT (namespace, id) DO NOTHING";
 pub(crate) const EXECUTION_TARGET: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, care_at
@@ -194,15 +202,21 @@ pub(crate) const EXECUTION_KEEP: &str = "
 UPDATE abide_executions
 SET version = version + 1, status = ?5, head = ?6, state = ?7
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
+/// Like [`EXECUTION_KEEP`], for an execution that ran (1) and runs on: SQLite does not look at the
+/// index of statuses.
+pub(crate) const EXECUTION_KEEP_RUNNING: &str = "
+UPDATE abide_executions
+SET version = version + 1, head = ?5, state = ?6
+WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4 AND status = 1";
 pub(crate) const EXECUTION_RELEASE: &str = "
 UPDATE abide_executions
 SET version = version + 1, status = ?5, head = ?6, state = ?7, place = ?8, rank = ?9, place_at = ?10
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
-/// Like [`EXECUTION_RELEASE`], to the place of ended executions: most executions end once, and each
-/// parameter costs as much as several columns.
-pub(crate) const EXECUTION_FINISH: &str = "
+/// Like [`EXECUTION_RELEASE`], to the place of ended executions and with a result (6): most
+/// executions end once, and so.
+pub(crate) const EXECUTION_COMPLETE: &str = "
 UPDATE abide_executions
-SET version = version + 1, status = ?5, head = ?6, state = ?7, place = 4, rank = 0, place_at = ?8
+SET version = version + 1, status = 6, head = ?5, state = ?6, place = 4, rank = 0, place_at = ?7
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 /// The epoch is absent for a row that has lost it.
 pub(crate) const EXECUTION_MOVE: &str = "
@@ -298,10 +312,19 @@ LIMIT 1";
 pub(crate) const JOURNAL_APPEND: &str = "
 INSERT INTO abide_journal (row, execution, previous, seq, happened, skip, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+/// Like [`JOURNAL_APPEND`], for the first row of an execution: it has no predecessor, and its last
+/// entry, the first, says that a run began (1).
+pub(crate) const JOURNAL_BEGIN: &str = "
+INSERT INTO abide_journal (row, execution, seq, happened, skip, body)
+VALUES (?1, ?2, 1, 1, ?3, ?4)";
 /// Like [`JOURNAL_APPEND`], for a row without a list of predecessors: most have none.
-pub(crate) const JOURNAL_APPEND_PLAIN: &str = "
+pub(crate) const JOURNAL_APPEND_TOLD: &str = "
 INSERT INTO abide_journal (row, execution, previous, seq, happened, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+/// Like [`JOURNAL_APPEND_TOLD`], for a row that the feed does not report.
+pub(crate) const JOURNAL_APPEND_PLAIN: &str = "
+INSERT INTO abide_journal (row, execution, previous, seq, body)
+VALUES (?1, ?2, ?3, ?4, ?5)";
 pub(crate) const JOURNAL_LINK: &str = "
 SELECT previous, seq, execution
 FROM abide_journal

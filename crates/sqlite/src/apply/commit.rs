@@ -1,6 +1,6 @@
 //! `commit`: the changes that the holder of a lease writes.
 
-use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Timestamp};
+use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Status, Timestamp};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
 
@@ -181,7 +181,7 @@ impl CommitWork {
         let consumed = &self.commit.changes.consumed;
         let mut statement = batch.connection.prepare_cached(sql::INBOX_CONSUME)?;
         for id in consumed {
-            if statement.execute(params![self.key(), id.as_str(), read_sum(self.key(), id.as_str())])? == 0 {
+            if statement.execute((self.key(), id.as_str(), read_sum(self.key(), id.as_str())))? == 0 {
                 let mut misled = batch.connection.prepare_cached(sql::INBOX_MISLED)?;
                 return Err(match misled.exists(params![self.key(), id.as_str()])? {
                     true => Stop::stale_index(self.key()),
@@ -292,26 +292,36 @@ impl CommitWork {
         self.update_seldom(batch, cached, after)?;
         let Commit { lease, expected, changes, .. } = &self.commit;
         let (epoch, place) = (integer(lease.epoch.0), place::held(lease.session));
-        let (before, status) = (integer(expected.0), changes.summary.status as u8);
+        let (before, status) = (integer(expected.0), changes.summary.status);
+        let runs_on = (cached.state.status, status) == (Status::Running, Status::Running);
+        cached.state.status = status;
         cached.state.lease.version = expected.next();
         cached.state.anchor.version = expected.next();
         let head = cached.state.anchor.head;
         let sheet = self.sheet.sealed(&cached.state.cold, &cached.state.anchor);
-        let (connection, statements) = (batch.connection, &mut batch.statements);
-        let changed = match after.map(|after| after.place) {
-            None => {
-                let keep = statements.get(connection, Frequent::ExecutionKeep)?;
-                keep.execute(params![key, epoch, place, before, status, head, sheet])?
+        let same = match after {
+            None if runs_on => {
+                let keep = batch.frequent(Frequent::ExecutionKeepRunning)?;
+                keep.execute((key, epoch, place, before, head, sheet))?
             }
-            Some(Place::Finished(at)) => {
-                let finish = statements.get(connection, Frequent::ExecutionFinish)?;
-                finish.execute(params![key, epoch, place, before, status, head, sheet, at.as_micros()])?
+            _ => 0,
+        };
+        let changed = match (after.map(|after| after.place), status) {
+            _ if same == 1 => 1,
+            // Also if the status in the row has changed by damage since it was read.
+            (None, status) => {
+                let keep = batch.frequent(Frequent::ExecutionKeep)?;
+                keep.execute((key, epoch, place, before, status as u8, head, sheet))?
             }
-            Some(released) => {
+            (Some(Place::Finished(at)), Status::Completed) => {
+                let complete = batch.frequent(Frequent::ExecutionComplete)?;
+                complete.execute((key, epoch, place, before, head, sheet, at.as_micros()))?
+            }
+            (Some(released), status) => {
                 let Columns { place: to, rank, place_at } = released.columns();
-                let release = statements.get(connection, Frequent::ExecutionRelease)?;
-                release
-                    .execute(params![key, epoch, place, before, status, head, sheet, to, rank, place_at])?
+                let release = batch.frequent(Frequent::ExecutionRelease)?;
+                let status = status as u8;
+                release.execute((key, epoch, place, before, status, head, sheet, to, rank, place_at))?
             }
         };
         if changed != 1 {
@@ -419,6 +429,31 @@ mod tests {
             hold,
             transaction: None,
             alone: false,
+        }
+    }
+
+    /// A row whose status has changed by damage gets the status of the commit, whichever statement
+    /// writes it.
+    #[test]
+    fn a_commit_writes_the_status_that_it_tells() {
+        const STATUS: &str = "SELECT status FROM abide_executions WHERE id = 'a'";
+        for damaged in [1, 3, 7] {
+            let (_folder, ours, _theirs) = pair();
+            let session = register(&ours, "default");
+            start(&ours, "a");
+            let claim =
+                Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
+            let mut leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
+            for _ in 0..2 {
+                let text = format!("UPDATE abide_executions SET status = {damaged}");
+                inside(&ours, move |batch| Ok(batch.connection.execute_batch(&text)?)).unwrap();
+                block_on(ours.commit(commit_of(&leased, Hold::Keep, Vec::new()))).unwrap();
+                leased.version = leased.version.next();
+                let status: u8 =
+                    inside(&ours, |batch| Ok(batch.connection.query_row(STATUS, [], |row| row.get(0))?))
+                        .unwrap();
+                assert_eq!(status, Status::Running as u8, "{damaged}");
+            }
         }
     }
 

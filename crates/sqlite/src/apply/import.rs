@@ -105,6 +105,7 @@ fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &
         anchor: Anchor::new(identity, 0, version),
         cold: Cold { row_count: 0, ..Cold::of_newborn(start, 0, first.at) },
         entry_count: 0,
+        status: import.execution.summary(&[]).status,
         given_beat: 0,
         takeover_count,
         care_at: None,

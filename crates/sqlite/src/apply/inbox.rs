@@ -158,8 +158,8 @@ impl Batch<'_> {
     pub(super) fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
         let arrived = place_behind(self.inbox(key)?.newest, message.body.sort());
         let body = encoded(key, message, arrived);
-        let insert = self.statements.get(self.connection, Frequent::InboxInsert)?;
-        if insert.execute(params![key, message.id.as_str(), arrived, body])? == 0 {
+        let insert = self.frequent(Frequent::InboxInsert)?;
+        if insert.execute((key, message.id.as_str(), arrived, body.as_slice()))? == 0 {
             return Ok(None);
         }
         let inbox = self.inbox(key)?;

@@ -83,6 +83,7 @@ impl Batch<'_> {
             anchor: Anchor::new(Identity { key, namespace, id, queue, parent }, row, Version(0)),
             cold: Cold::of_newborn(start, row, now),
             entry_count: 1,
+            status: summary.status,
             takeover_count: 0,
             care_at: match session {
                 Some(_) => care::after_lease(summary.care_at, now, self.terminate_grace()),
@@ -164,16 +165,21 @@ impl Batch<'_> {
         let sheet = sheet.sealed(&state.cold, &state.anchor);
         let (id, queue) = (execution.address().id.as_str(), state.queue.number());
         let (epoch, status, head) = (integer(state.lease.epoch.0), summary.status as u8, state.anchor.head);
-        if let (None, None) = (parent, parent_run) {
-            let insert = self.statements.get(self.connection, Frequent::ExecutionInsertTop)?;
-            return Ok(insert.execute(params![
-                key, namespace, id, queue, place, rank, place_at, epoch, status, head, sheet
-            ])?);
-        }
-        let insert = self.statements.get(self.connection, Frequent::ExecutionInsert)?;
-        Ok(insert.execute(params![
-            key, namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, status, head, sheet
-        ])?)
+        let is_born_leased = (rank, epoch, summary.status) == (0, 1, Status::Running);
+        Ok(match (is_born_leased, parent, parent_run) {
+            (true, None, None) => {
+                let bear = self.frequent(Frequent::ExecutionBearTop)?;
+                bear.execute((key, namespace, id, queue, place, place_at, head, sheet))?
+            }
+            (true, ..) => {
+                let bear = self.frequent(Frequent::ExecutionBear)?;
+                bear.execute((key, namespace, id, queue, parent, parent_run, place, place_at, head, sheet))?
+            }
+            (false, ..) => self.frequent(Frequent::ExecutionInsert)?.execute(params![
+                key, namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, status, head,
+                sheet
+            ])?,
+        })
     }
 
     pub(crate) fn tag(&self, start: &Start, (namespace, key): (i64, i64)) -> rusqlite::Result<()> {
