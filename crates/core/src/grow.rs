@@ -81,13 +81,13 @@ impl<const N: usize> Serialize for Gained<N> {
 }
 
 /// The bytes of a field that is set. Most are few, and every entry has some: those are not
-/// allocated.
+/// allocated. A place in the code, which is the longest that is frequent, is among them.
 pub(crate) enum Bytes {
     Few([u8; FEW], usize),
     Many(Vec<u8>),
 }
 
-const FEW: usize = 16;
+const FEW: usize = 64;
 
 impl Bytes {
     fn as_slice(&self) -> &[u8] {

@@ -37,6 +37,8 @@ impl<T> Line<T> {
     }
 
     pub(crate) fn pop_front(&mut self) -> Option<T> {
+        // Not moved when there is none: an element may be large.
+        self.first.as_ref()?;
         let front = self.first.take();
         self.close_up();
         front
@@ -63,7 +65,7 @@ impl<T> Line<T> {
 
     /// Lets the second element become the first, if that is gone.
     fn close_up(&mut self) {
-        if self.first.is_none() {
+        if self.first.is_none() && !self.rest.is_empty() {
             self.first = self.rest.pop_front();
         }
     }
@@ -71,7 +73,11 @@ impl<T> Line<T> {
 
 impl<T> Extend<T> for Line<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, elements: I) {
-        elements.into_iter().for_each(|element| self.push_back(element));
+        let mut elements = elements.into_iter();
+        if self.first.is_none() {
+            self.first = elements.next();
+        }
+        self.rest.extend(elements);
     }
 }
 

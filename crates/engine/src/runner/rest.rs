@@ -215,9 +215,14 @@ impl Active {
         slots: impl Iterator<Item = (&'a u64, &'a Box<crate::board::OpenOp>)>,
     ) -> (Vec<Waiting>, WaitSites) {
         let waits = slots.filter_map(|(id, slot)| Some((self.wait_of(*id, slot)?, Some(slot.site.text()))));
-        let (waits, sites): (Vec<_>, Vec<_>) = waits.take(Summary::WAITING_COUNT_MAX).unzip();
-        let sites = Some(sites).filter(|sites| !sites.is_empty());
-        (waits, sites)
+        let mut waits = waits.take(Summary::WAITING_COUNT_MAX);
+        let Some((first, site)) = waits.next() else { return (Vec::new(), None) };
+        let (mut found, mut sites) = (vec![first], vec![site]);
+        for (wait, site) in waits {
+            found.push(wait);
+            sites.push(site);
+        }
+        (found, Some(sites))
     }
 
     fn wait_of(&self, id: u64, slot: &crate::board::OpenOp) -> Option<Waiting> {
