@@ -565,7 +565,7 @@ fn a_fault_of_the_code_lets_closures_end() {
         let handle = abide.start(clashes, ()).id("one").await.unwrap();
         lab.sleep(secs(1)).await;
         open(lab, world, "name").await;
-        assert!(matches!(reason(lab).await, Some(Block::NameClash(_))));
+        assert!(matches!(reason(lab).await, Some(Block::NameClash { .. })));
         open(lab, world, "charge").await;
         assert_eq!(journal(lab).await, "started, step-recorded name, blocked, step-recorded charge");
         // This build has already tried, and the later entry does not make it try again.

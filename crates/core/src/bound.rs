@@ -160,8 +160,10 @@ impl Block {
                 Self::Undecodable { what: short(what), expected: short(expected), found: short(found) }
             }
             Self::Unrecordable { op, reason } => Self::Unrecordable { op, reason: short(reason) },
-            Self::ForeignAwait { workflow } => Self::ForeignAwait { workflow: short(workflow) },
-            Self::NameClash(clash) => Self::NameClash(clash),
+            Self::ForeignAwait { workflow, last } => {
+                Self::ForeignAwait { workflow: short(workflow), last: last.map(short) }
+            }
+            Self::NameClash { clash, site } => Self::NameClash { clash, site: short(site) },
             Self::Misplaced { op, place } => Self::Misplaced { op: short(op), place: short(place) },
             Self::Limit { reason } => Self::Limit { reason: short(reason) },
             Self::Poison { reason } => Self::Poison { reason: short(reason) },

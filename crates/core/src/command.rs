@@ -241,12 +241,19 @@ pub enum Block {
     },
     /// The workflow awaits a future that is not an operation of its `ctx`.
     ForeignAwait {
-        /// The workflow. A second line names the operation that it asked for last, as in
-        /// `after step "pay" (at src/shop.rs:41)`; [`Block::foreign_await`] writes it.
+        /// The workflow.
         workflow: String,
+        /// The operation that it asked for last, as in `after step "pay" (at src/shop.rs:41)`, if it
+        /// asked for any.
+        last: Option<String>,
     },
     /// One name is used for two kinds of operation.
-    NameClash(NameClash),
+    NameClash {
+        /// The names and kinds.
+        clash: NameClash,
+        /// Where the code asks for the second operation.
+        site: String,
+    },
     /// The code used a durable operation in a place where it cannot work: inside a step, or on a
     /// task of the runtime.
     Misplaced {
@@ -290,13 +297,6 @@ growable!(OtherInput {
 });
 
 impl Block {
-    /// Returns the block of a workflow that awaits a future of its own. `last` says which operation
-    /// it asked for before.
-    pub fn foreign_await(workflow: &str, last: Option<String>) -> Self {
-        let last = last.map(|last| format!("\n{last}")).unwrap_or_default();
-        Self::ForeignAwait { workflow: format!("{workflow}{last}") }
-    }
-
     /// Returns the step whose result could not be recorded, if that is the obstacle.
     pub fn lost(&self) -> Option<&Op> {
         match self {
@@ -328,13 +328,12 @@ impl fmt::Display for Block {
             Self::Unrecordable { op, reason } => {
                 write!(f, "{op} has run, but its result could not be recorded: {reason}")
             }
-            Self::ForeignAwait { workflow } => {
-                let (workflow, last) = workflow.split_once('\n').unwrap_or((workflow, ""));
+            Self::ForeignAwait { workflow, last } => {
                 write!(f, "workflow {workflow:?} awaits something that is not a ctx operation")?;
-                let comma = if last.is_empty() { "" } else { ", " };
-                write!(f, "{comma}{last}; put it into a step, or use ctx.sleep for time")
+                last.iter().try_for_each(|last| write!(f, ", {last}"))?;
+                f.write_str("; put it into a step, or use ctx.sleep for time")
             }
-            Self::NameClash(clash) => clash.fmt(f),
+            Self::NameClash { clash, site } => write!(f, "{clash} (at {site})"),
             Self::Misplaced { op, place } => write!(f, "{op} is used {place}, where nothing can be recorded"),
             Self::Limit { reason } | Self::Poison { reason } => f.write_str(reason),
             Self::OtherInput(other) => {

@@ -324,20 +324,6 @@ pub enum NameClash {
         /// The name of the other operation; it may be the old name itself.
         other: Name,
     },
-    /// One of the others, where the code asks for the operation that clashes.
-    At {
-        /// The clash.
-        clash: Box<NameClash>,
-        /// File and line of the call.
-        site: String,
-    },
-}
-
-impl NameClash {
-    /// Returns the same clash with the place of the call.
-    pub fn at(self, site: impl Into<String>) -> Self {
-        Self::At { clash: Box::new(self), site: site.into() }
-    }
 }
 
 impl fmt::Display for NameClash {
@@ -354,7 +340,6 @@ impl fmt::Display for NameClash {
                 let word = kind.word();
                 write!(f, "both {word} {new:?} and {word} {other:?} are renamed from {old:?}")
             }
-            Self::At { clash, site } => write!(f, "{clash} (at {site})"),
         }
     }
 }

@@ -159,9 +159,8 @@ fn events() -> Vec<Event> {
             reason: Block::Unrecordable { op: op(OpKind::Transaction), reason: reason() },
             build: None,
         },
-        Event::Blocked { reason: Block::ForeignAwait { workflow: text("order") }, build: None },
-        Event::Blocked { reason: Block::NameClash(clash.clone()), build: None },
-        Event::Blocked { reason: Block::NameClash(clash.at("src/a.rs:7")), build: None },
+        Event::Blocked { reason: Block::ForeignAwait { workflow: text("order"), last: None }, build: None },
+        Event::Blocked { reason: Block::NameClash { clash, site: text("src/a.rs:7") }, build: None },
         Event::Blocked {
             reason: Block::Misplaced { op: text("step x"), place: text("inside step y") },
             build: None,

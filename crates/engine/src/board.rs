@@ -124,7 +124,7 @@ impl BoardState {
         let open = self.slots.iter().max_by_key(|(id, _)| **id);
         let open = open.map(|(_, slot)| format!("beside {} (at {})", slot.op, slot.site));
         let last = || self.last.as_ref().map(|(op, site)| format!("after {op} (at {site})"));
-        Block::foreign_await(workflow, open.or_else(last))
+        Block::ForeignAwait { workflow: workflow.to_owned(), last: open.or_else(last) }
     }
 
     /// Whether the code wants a next run.
@@ -267,7 +267,7 @@ impl Board {
         let op = match state.uses.next(wanted) {
             Ok(op) => op,
             Err(clash) => {
-                state.block.get_or_insert_with(|| Block::NameClash(clash.at(site.to_string())));
+                state.block.get_or_insert_with(|| Block::NameClash { clash, site: site.to_string() });
                 return None;
             }
         };

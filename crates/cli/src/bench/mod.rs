@@ -214,6 +214,6 @@ mod tests {
     #[test]
     fn every_work_is_in_one_group() {
         let grouped: Vec<_> = GROUPS.iter().flat_map(|group| group.iter().copied()).collect();
-        assert_eq!(grouped, <Work as clap::ValueEnum>::value_variants());
+        assert_eq!(grouped, Work::value_variants());
     }
 }

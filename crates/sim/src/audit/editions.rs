@@ -157,7 +157,7 @@ fn is_mismatch(event: &Event) -> bool {
     let Event::Blocked { reason, .. } = event else { return false };
     matches!(
         reason,
-        Block::Mismatch { .. } | Block::Undecodable { .. } | Block::NameClash(_) | Block::OtherInput(_)
+        Block::Mismatch { .. } | Block::Undecodable { .. } | Block::NameClash { .. } | Block::OtherInput(_)
     )
 }
 

@@ -441,8 +441,15 @@ mod tests {
             let (_folder, ours, _theirs) = pair();
             let session = register(&ours, "default");
             start(&ours, "a");
-            let claim =
-                Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
+            let claim = Claim {
+                session,
+                request: 1,
+                slots: 1,
+                care_slots: 0,
+                with_mail: false,
+                sweep: false,
+                rested: Vec::new(),
+            };
             let mut leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
             for _ in 0..2 {
                 let text = format!("UPDATE abide_executions SET status = {damaged}");
