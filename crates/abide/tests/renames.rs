@@ -320,6 +320,42 @@ fn an_entry_that_a_renamed_step_leaves_unused_is_told() {
     });
 }
 
+/// The step has an entry under its new name after that: a replay does not begin it anew.
+#[test]
+fn an_unused_entry_is_told_after_a_pause_and_a_crash_too() {
+    let told = r#"renamed? use .renamed_from("pay")"#;
+    Lab::run_on_each(7, |lab| async move {
+        let ran = Ran::default();
+        let (first, abide) = machine(&lab, &ran, short::plain).await;
+        abide.start(short::plain, ()).id("one").await.unwrap();
+        lab.sleep(secs(2)).await;
+        lab.crash(first);
+        let (second, abide) = machine(&lab, &ran, without::plain).await;
+        let handle = abide.handle::<String>("one");
+        let says = async |handle: &Handle<String>| {
+            lab.sleep(secs(10)).await;
+            handle.why().await.unwrap().contains(told)
+        };
+        handle.signal("poke", &()).await.unwrap();
+        assert!(says(&handle).await);
+        handle.pause().await.unwrap();
+        assert!(says(&handle).await, "in a pause");
+        handle.resume().await.unwrap();
+        assert!(says(&handle).await, "after a pause");
+        lab.crash(second);
+        let (third, abide) = machine(&lab, &ran, without::plain).await;
+        let handle = abide.handle::<String>("one");
+        handle.signal("poke", &()).await.unwrap();
+        assert!(says(&handle).await, "after a crash");
+        lab.crash(third);
+        // The older code asks for the entry.
+        let (_, abide) = machine(&lab, &ran, short::plain).await;
+        let handle = abide.handle::<String>("one");
+        handle.signal("poke", &()).await.unwrap();
+        assert!(!says(&handle).await, "the entry is used again: {}", handle.why().await.unwrap());
+    });
+}
+
 /// The renamed code did not declare the old name, ran the step again and continued with that
 /// result. Then it declares the old name.
 #[test]

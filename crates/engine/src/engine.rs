@@ -568,6 +568,7 @@ fn leased_to(session: SessionId, snapshot: Snapshot) -> Option<Leased> {
         version: snapshot.lease.version,
         takeover_count: snapshot.takeover_count,
         suspicion: snapshot.summary.suspicion,
+        unclaimed: snapshot.summary.unclaimed,
         // A lease that was lost with its answer may have called the code before.
         is_first: false,
         execution: snapshot.execution,

@@ -120,6 +120,7 @@ mod tests {
             version: Version(version),
             takeover_count: 0,
             suspicion: None,
+            unclaimed: None,
             execution,
             journal: Vec::new(),
             first: None,

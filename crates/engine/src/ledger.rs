@@ -8,7 +8,7 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Body, Command, Entry, Epoch, Execution, Lease, Message, MessageId, Payload, Proof, Refusal,
-    SiteMark, Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Version, codec,
+    SiteMark, Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Unclaimed, Version, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Transaction,
@@ -45,6 +45,8 @@ pub(crate) struct Ledger {
     suspicion: Option<Suspicion>,
     /// Whether the suspicion has changed since the last commit.
     has_new_suspicion: bool,
+    /// The value in its [summary](Summary::unclaimed).
+    unclaimed: Option<Box<Unclaimed>>,
     /// Whether the execution's code caused one of the decisions.
     has_work: bool,
     /// Whether a closure that was open when the last holder died is open again.
@@ -114,6 +116,7 @@ impl Ledger {
             run_before: leased.execution.run(),
             suspicion: (leased.takeover_count > 0).then(|| leased.suspicion.unwrap_or_default()),
             has_new_suspicion: false,
+            unclaimed: leased.unclaimed.map(Box::new),
             has_work: false,
             has_open: false,
             execution: leased.execution,
@@ -169,6 +172,7 @@ impl Ledger {
         let (execution, first) = self.execution.continued(start, input, self.engine.runtime.now());
         self.execution = execution;
         self.next = Some(Record::of(&first));
+        self.unclaimed = None;
         self.durable = 0;
         first
     }
@@ -186,6 +190,17 @@ impl Ledger {
     /// Whether a session has died while it held the execution, and that may happen again.
     pub(crate) fn is_suspected(&self) -> bool {
         self.suspicion.is_some()
+    }
+
+    /// Returns the operation that perhaps has another name in the journal.
+    pub(crate) fn unclaimed(&self) -> Option<&Unclaimed> {
+        self.unclaimed.as_deref()
+    }
+
+    /// Sets the operation that perhaps has another name in the journal, for all commits from the
+    /// next one on.
+    pub(crate) fn set_unclaimed(&mut self, unclaimed: Option<Unclaimed>) {
+        self.unclaimed = unclaimed.map(Box::new);
     }
 
     /// Sets whether a closure that was open when the last holder died is open again.
@@ -265,7 +280,8 @@ impl Ledger {
 
     fn commit(&mut self, terms: Terms, transaction: Option<Transaction>) -> Commit {
         debug_assert!(self.in_flight.is_none(), "one commit at a time");
-        let summary = self.suspected(terms.summary, (&terms.hold, transaction.is_some()));
+        let summary = Summary { unclaimed: self.unclaimed.as_deref().cloned(), ..terms.summary };
+        let summary = self.suspected(summary, (&terms.hold, transaction.is_some()));
         Commit {
             key: self.key,
             lease: self.lease,

@@ -296,6 +296,7 @@ mod tests {
             version: Version(0),
             takeover_count: 0,
             suspicion: None,
+            unclaimed: None,
             is_first: epoch == 1,
             execution: Execution::start(address, start, Timestamp::default()).0,
             journal: Vec::new(),

@@ -42,8 +42,6 @@ pub struct Seat {
     cared_epoch: Option<Epoch>,
     /// The value in its [summary](Summary::sites), for the next commit.
     sites: WaitSites,
-    /// The value in its [summary](Summary::unclaimed).
-    unclaimed: Option<Box<Unclaimed>>,
     /// The end that follows when the final commit, which was sent, is durable.
     closing: Option<Box<End>>,
     presence: Presence,
@@ -112,7 +110,6 @@ impl Seat {
                 is_first,
                 cared_epoch: None,
                 sites: None,
-                unclaimed: None,
                 closing: None,
                 presence,
             },
@@ -478,9 +475,14 @@ impl Seat {
         self.ledger.set_open(has_open);
     }
 
-    /// Sets the operation that the code began and that is perhaps recorded under another name.
+    /// Returns the operation that the code began and that is perhaps recorded under another name.
+    pub(crate) fn unclaimed(&self) -> Option<&Unclaimed> {
+        self.ledger.unclaimed()
+    }
+
+    /// Sets that operation.
     pub(crate) fn set_unclaimed(&mut self, unclaimed: Option<Unclaimed>) {
-        self.unclaimed = unclaimed.map(Box::new);
+        self.ledger.set_unclaimed(unclaimed);
     }
 
     /// Sets, for the waits of the next commit, where the code asked for each of them.
@@ -521,8 +523,7 @@ impl Seat {
         } else {
             self.execution().summary_at_rest()
         };
-        let unclaimed = self.unclaimed.as_deref().cloned();
-        let summary = Summary { cared_epoch: self.cared_epoch, unclaimed, ..summary };
+        let summary = Summary { cared_epoch: self.cared_epoch, ..summary };
         if self.is_suspected() && !self.keeps_others_out() {
             self.ledger.stand_beside();
         }

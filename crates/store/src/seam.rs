@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use abide_core::{
     Address, Entry, Epoch, Execution, Fence, Lease, Message, MessageId, SessionId, Summary, Suspicion,
-    Timestamp, Version, codec,
+    Timestamp, Unclaimed, Version, codec,
 };
 
 use crate::{
@@ -259,6 +259,8 @@ pub struct Leased {
     pub takeover_count: u32,
     /// The suspicion that its last holder [recorded](Summary::suspicion).
     pub suspicion: Option<Suspicion>,
+    /// The hint at a renamed operation that its last holder [recorded](Summary::unclaimed).
+    pub unclaimed: Option<Unclaimed>,
     /// Whether none of its code was ever called: this is its [first](Lease::is_first) lease, not
     /// counting those of caretakers.
     pub is_first: bool,

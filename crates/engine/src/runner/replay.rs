@@ -223,11 +223,23 @@ impl Runner {
         ops.join(" and ")
     }
 
-    /// Returns the first operation that the code began anew and that may have been renamed.
+    /// Returns the first operation that the code began anew and that may have been renamed. A
+    /// replay does not begin it again, so one that an earlier holder found counts until the code
+    /// asks for the entry that it left unused.
     pub(super) fn unclaimed(&self) -> Option<Unclaimed> {
-        let active = self.run.stage.active().filter(|_| !self.run.begun.is_empty())?;
+        let before = self.seat.unclaimed();
+        if self.run.begun.is_empty() && before.is_none() {
+            return None;
+        }
+        let Some(active) = self.run.stage.active() else { return before.cloned() };
         let state = active.board.0.lock();
-        Unclaimed::first(&self.run.begun, &self.run.cursor.unclaimed(), |op| state.has_used(op))
+        let left = self.run.cursor.unclaimed();
+        let first = Unclaimed::first(&self.run.begun, &left, |op| state.has_used(op));
+        let is_left = |before: &&Unclaimed| {
+            let recorded = &before.recorded;
+            !self.run.stage.is_live() || (left.contains(recorded) && !state.has_used(recorded))
+        };
+        first.or_else(|| before.filter(is_left).cloned())
     }
 
     /// Returns the first recorded operations that the finished code never asked for. They may lie

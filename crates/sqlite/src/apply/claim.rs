@@ -6,7 +6,7 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Epoch, Execution, ExecutionId, Lease, LeaseRow, MessageId, SessionId, Suspicion, Timestamp,
-    Version, care,
+    Unclaimed, Version, care,
 };
 use abide_store::{Claim, Claimed, ExecutionKey, Leased, NEWER_PAUSE};
 use rusqlite::OptionalExtension;
@@ -511,6 +511,7 @@ pub(crate) fn leased(
         takeover_count: u32,
         cared_epoch: Option<Epoch>,
         suspicion: Option<Suspicion>,
+        unclaimed: Option<Unclaimed>,
         chain: Chain,
         execution: Execution,
     }
@@ -530,6 +531,7 @@ pub(crate) fn leased(
             version: base.anchor.version,
             takeover_count: row.get(9)?,
             cared_epoch: summary.as_ref().and_then(|summary| summary.cared_epoch),
+            unclaimed: summary.as_ref().and_then(|summary| summary.unclaimed.clone()),
             suspicion: summary.and_then(|summary| summary.suspicion),
             chain: Chain::of(&base, &sheet.cold, &execution),
             execution,
@@ -556,6 +558,7 @@ pub(crate) fn leased(
         version: found.version,
         takeover_count: found.takeover_count,
         suspicion: found.suspicion,
+        unclaimed: found.unclaimed,
         is_first: lease.is_first(found.cared_epoch),
         execution: found.execution.at(Address { namespace, id }),
         journal,

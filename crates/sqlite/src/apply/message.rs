@@ -123,6 +123,7 @@ impl Batch<'_> {
             version: Version(0),
             takeover_count: 0,
             suspicion: None,
+            unclaimed: None,
             is_first: true,
             execution,
             journal: vec![record],

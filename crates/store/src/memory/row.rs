@@ -248,6 +248,7 @@ impl Row {
             version: self.lease.version,
             takeover_count: self.takeover_count,
             suspicion: self.summary.suspicion.clone(),
+            unclaimed: self.summary.unclaimed.clone(),
             is_first: lease.is_first(self.summary.cared_epoch),
             execution: self.execution.clone(),
             journal: Self::page(&self.journal, 1, PAGE_COUNT_MAX),
