@@ -421,3 +421,23 @@ fn the_next_run_may_have_another_input() {
         assert_eq!(paid.all(), "may june");
     });
 }
+
+/// A deploy wakes nobody: an execution that waits meets the new code when something comes for it.
+#[test]
+fn an_execution_that_waits_is_not_blocked_by_a_deploy_alone() {
+    Lab::run_on_each(15, async |lab| {
+        let paid = Paid::default();
+        let codes = |builder: abide::Builder| builder.task(pay).state(paid.clone()).session_ttl(secs(3));
+        let (machine, abide) =
+            lab.worker_with(|builder| codes(builder).workflow(two).build("1")).await.unwrap();
+        abide.start(two, ()).id("march").await.unwrap();
+        lab.sleep(secs(10)).await;
+        lab.crash(machine);
+        let (_, abide) = lab.worker_with(|builder| codes(builder).workflow(three).build("2")).await.unwrap();
+        let handle = abide.handle::<String>("march");
+        lab.sleep(hours(1)).await;
+        expect(&lab, &handle, Status::Waiting).await;
+        handle.signal("look", &()).await.unwrap();
+        expect(&lab, &handle, Status::Blocked).await;
+    });
+}

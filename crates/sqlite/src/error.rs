@@ -52,6 +52,15 @@ pub enum OpenError {
         /// The oldest version that is safe.
         least: i32,
     },
+    /// The disk has no room for what SQLite writes when it opens a file.
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// The free room on its disk.
+        free_bytes: u64,
+        /// The complaint.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The file cannot be used for another reason.
     Unusable {
         /// The file.
@@ -82,6 +91,10 @@ impl fmt::Display for OpenError {
                 Library(*found),
                 Library(*least)
             ),
+            Self::Full { path, free_bytes, source } => {
+                let free = if *free_bytes == 1 { "byte is" } else { "bytes are" };
+                write!(f, "{path:?}: the disk is full ({free_bytes} {free} free): {source}")
+            }
             Self::Unusable { path, source } => write!(f, "{path:?}: {source}"),
         }
     }
@@ -90,7 +103,7 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Unusable { source, .. } => Some(source.as_ref()),
+            Self::Full { source, .. } | Self::Unusable { source, .. } => Some(source.as_ref()),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use abide_store::Trouble;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
@@ -12,6 +13,7 @@ use crate::os::{self, Moment};
 use crate::private;
 use crate::rows::number;
 use crate::step_connection::{Rules, StepConnection};
+use crate::trouble;
 use crate::user_transaction;
 use crate::{Options, counters, sql};
 
@@ -260,6 +262,13 @@ pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => OpenError::ReadOnly(path),
         // The file exists, but the files beside it cannot be created.
         Some(ErrorCode::CannotOpen) if path.is_file() => OpenError::ReadOnly(path),
+        // SQLite also calls it an I/O error that a file beside the database could not grow.
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => match trouble::of_disk(&path) {
+            Some(Trouble::Full { free_bytes }) => {
+                OpenError::Full { path, free_bytes, source: Box::new(error) }
+            }
+            _ => OpenError::Unusable { path, source: Box::new(error) },
+        },
         _ => OpenError::Unusable { path, source: Box::new(error) },
     }
 }

@@ -1,6 +1,7 @@
 //! The disk is full for a while: errors are typed, nothing acknowledged is lost, and everything
 //! goes on when there is room.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use abide::prelude::*;
@@ -65,6 +66,36 @@ fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
         assert!(worker.is_alive(), "the worker crashed");
         drop(worker);
         drop(client);
+    });
+}
+
+/// A program that starts on a full disk hears of it at once, and decides itself whether to wait.
+#[test]
+fn an_open_on_a_full_disk_is_an_error() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        if !mount(folder.path(), "size=4m") {
+            println!("no file system can be mounted here (needs root)");
+            return;
+        }
+        let disk = Disk(folder.path().to_owned());
+        look::create(&look::database(&disk.0));
+        let new = format!("sqlite:{}", disk.0.join("new.db").display());
+        // The last bytes are too few for a page of SQLite.
+        let mut ballast = std::fs::File::create(disk.0.join("ballast")).expect("a ballast");
+        while ballast.write_all(&[1; 1 << 10]).is_ok() {}
+        for url in [look::url(&disk.0), new] {
+            let open = async || Abide::builder(&url).open().await;
+            let error =
+                within("an open on a full disk", open()).await.map(drop).expect_err("there is no room");
+            println!("{error}");
+            assert!(matches!(error, ClientError::Open { .. }), "{error:?}");
+            assert!(error.to_string().contains("the disk is full (0 bytes are free)"), "{error}");
+            ballast.set_len(0).expect("room");
+            let abide = within("an open", open()).await.expect("there is room");
+            abide.shutdown().await;
+            while ballast.write_all(&[1; 1 << 10]).is_ok() {}
+        }
     });
 }
 
