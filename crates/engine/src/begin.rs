@@ -13,27 +13,38 @@ use crate::seat::Seat;
 use crate::{failures, turns};
 
 impl Inner {
-    /// Returns an execution that may run here. Otherwise it was blocked, or left to another build.
-    pub(crate) async fn fit(self: &Arc<Self>, leased: Leased) -> Result<Leased, End> {
+    /// Returns an execution that may run here. Otherwise returns the work that decides: it blocks
+    /// the execution, or leaves it to another build, or finds that it may run after all. Most
+    /// executions need no such work, so nothing is allocated for them.
+    pub(crate) fn fit(self: &Arc<Self>, leased: Leased) -> Result<Leased, BoxFuture<Result<Leased, End>>> {
         if let Some(reason) = self.failures.verdict(&leased, self.options.commit_failure_count_max) {
-            return Err(failures::block(self.clone(), leased, Block::Limit { reason }).await);
+            let (engine, block) = (self.clone(), Block::Limit { reason });
+            return Err(Box::pin(async { Err(failures::block(engine, leased, block).await) }));
         }
-        if self.has_tried(&leased) { turns::leave(self, leased).await } else { Ok(leased) }
+        if self.has_tried(&leased) {
+            let engine = self.clone();
+            return Err(Box::pin(async move { turns::leave(&engine, leased).await }));
+        }
+        Ok(leased)
     }
 
     /// Returns the runner of an execution.
     pub(crate) fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
-        if let Some(reason) = self.failures.verdict(&leased, self.options.commit_failure_count_max) {
-            return Box::pin(failures::block(self.clone(), leased, Block::Limit { reason }));
-        }
-        if self.has_tried(&leased) {
-            return Box::pin(turns::take(self.clone(), mailbox, leased));
-        }
-        self.begin_code(mailbox, leased)
+        let fitting = match self.fit(leased) {
+            Ok(leased) => return self.begin_code(mailbox, leased),
+            Err(fitting) => fitting,
+        };
+        let engine = self.clone();
+        Box::pin(async move {
+            match fitting.await {
+                Ok(leased) => engine.begin_code(mailbox, leased).await,
+                Err(end) => end,
+            }
+        })
     }
 
     /// Returns the runner of an execution's code.
-    pub(crate) fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
+    fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
         let (seat, opening) = Seat::new(self.clone(), mailbox, leased);
         self.begin_seated(seat, opening)
     }

@@ -161,10 +161,16 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: 
             engine.begin_pause(key, until, (moment, until.since(now)));
             Ledger::new(&engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await
         }
-        Verdict::Run => match engine.fit(leased).await {
-            Ok(leased) => admit(engine, mailbox, (leased, record)).await,
-            Err(end) => end,
-        },
+        Verdict::Run => {
+            let fitted = match engine.fit(leased) {
+                Ok(leased) => Ok(leased),
+                Err(fitting) => fitting.await,
+            };
+            match fitted {
+                Ok(leased) => admit(engine, mailbox, (leased, record)).await,
+                Err(end) => end,
+            }
+        }
     }
 }
 

@@ -14,7 +14,6 @@ use abide_store::{Hold, Leased, Result, Snapshot, Store, WorkerRow};
 use crate::driver::End;
 use crate::engine::Inner;
 use crate::ledger::Ledger;
-use crate::mailbox::Mailbox;
 use crate::why;
 
 /// How long a build that has tried leaves an execution to the others before it looks again.
@@ -25,14 +24,6 @@ impl Inner {
     pub(crate) fn has_tried(&self, leased: &Leased) -> bool {
         let execution = &leased.execution;
         execution.phase().is_active() && execution.tried().contains(self.build())
-    }
-}
-
-/// Runs an execution that this build could not go on with, unless it is [left](leave) to another.
-pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
-    match leave(&engine, leased).await {
-        Ok(leased) => engine.begin_code(mailbox, leased).await,
-        Err(end) => end,
     }
 }
 
