@@ -65,6 +65,17 @@ async fn full(lab: &Lab) -> Abide {
     abide
 }
 
+/// Returns the error that a waiting caller gets, within a minute.
+async fn told<T: std::fmt::Debug>(
+    lab: &Lab,
+    wait: impl IntoFuture<Output = Result<T, ClientError>>,
+) -> ClientError {
+    tokio::select! {
+        told = wait.into_future() => told.unwrap_err(),
+        () = lab.sleep(minutes(1)) => panic!("the caller waits on"),
+    }
+}
+
 async fn look(lab: &Lab) -> Snapshot {
     let id = ExecutionId::new("one").unwrap();
     let target = Target::Address(Address { namespace: Namespace::default(), id });
@@ -305,14 +316,14 @@ fn many_that_are_blocked_are_tried() {
 fn whoever_waits_is_told_when_every_live_build_has_tried() {
     Lab::run(1, |lab| async move {
         let (_, abide) = worker(&lab, "a", NOWHERE).await;
-        let error = abide.run(flow, ()).id("one").await.unwrap_err();
+        let error = told(&lab, abide.run(flow, ()).id("one")).await;
         let ClientError::Blocked { id, reason } = &error else { panic!("{error:?}") };
         assert_eq!(id, "one");
         assert!(reason.contains("not a ctx operation"), "{reason}");
         // One client runs nothing, the other one comes late.
         let client = lab.client().await.unwrap();
         for abide in [&abide, &client] {
-            let error = abide.handle::<u32>("one").result().await.unwrap_err();
+            let error = told(&lab, abide.handle::<u32>("one").result()).await;
             assert!(matches!(error, ClientError::Blocked { .. }), "{error:?}");
         }
         // A build that has not tried may be the fixed one.
