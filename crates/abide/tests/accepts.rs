@@ -246,3 +246,63 @@ fn a_record_that_the_code_asks_for_late_is_compared_by_its_input() {
         assert_eq!(deploys.world.ran.lock().unwrap().join(", "), "pay 1");
     });
 }
+
+async fn charge(ctx: &Ctx) -> Result<u32> {
+    let input = ctx.state::<Shared>().input.load(Ordering::Relaxed);
+    ctx.step("charge", || async move { Ok(input) }).input(&input).await
+}
+
+/// A step that lasts until the test lets it end.
+async fn slow(ctx: &Ctx) -> Result<u32> {
+    let world = ctx.state::<Shared>();
+    ctx.step("slow", || async {
+        world.gate.acquire().await?.forget();
+        Ok(7)
+    })
+    .await
+}
+
+#[workflow(name = "pays")]
+async fn charges_at_once(ctx: Ctx) -> Result<String> {
+    charge(&ctx).await?;
+    ctx.recv("go").await
+}
+
+/// Asks for the charge while another step runs.
+#[workflow(name = "pays")]
+async fn charges_beside(ctx: Ctx) -> Result<String> {
+    let charged = async {
+        ctx.step("quick", || async { Ok(()) }).await?;
+        charge(&ctx).await
+    };
+    let (slow, charged) = tokio::join!(slow(&ctx), charged);
+    Ok(format!("{} {}", slow?, charged?))
+}
+
+/// Asks for the charge behind that step.
+#[workflow(name = "pays")]
+async fn charges_behind(ctx: Ctx) -> Result<String> {
+    let slow = slow(&ctx).await?;
+    Ok(format!("{slow} {}", charge(&ctx).await?))
+}
+
+/// The last result before the decision was recorded while the execution was blocked. When the code
+/// has it and asks for the charge, the decision about the charge is the very next entry.
+#[test]
+fn an_accept_directly_behind_the_last_delivered_entry_is_found() {
+    Lab::run_on(1, small, |lab| async move {
+        let mut deploys = Deploys { lab: &lab, world: world(), machine: None, build_count: 0 };
+        deploys.deploy(charges_at_once, 1).await;
+        let handle = deploys.deploy(charges_beside, 2).await;
+        deploys.expect(&handle, Status::Blocked).await;
+        deploys.world.gate.add_permits(1);
+        deploys.expect(&handle, Status::Blocked).await;
+        lab.crash(deploys.machine.take().unwrap());
+        let (_, elsewhere) =
+            lab.worker_with(|builder| builder.workflow(charges_behind).lanes(["other"])).await.unwrap();
+        elsewhere.handle::<String>("one").unblock().accept("charge").await.unwrap();
+        let handle = deploys.deploy(charges_behind, 2).await;
+        deploys.expect(&handle, Status::Completed).await;
+        assert_eq!(handle.result().await.unwrap(), "7 1");
+    });
+}

@@ -363,3 +363,19 @@ fn a_worker_whose_clock_is_ahead_of_its_store_asks_now_and_then() {
         assert!(count < 100, "{count} claims in 30 seconds");
     });
 }
+
+/// On the clock of the machine, a nanosecond is over before anything is polled.
+#[tokio::test]
+async fn a_timeout_that_is_over_before_the_first_poll_ends_its_step() {
+    let abide = Abide::open("sqlite::memory:").await.unwrap();
+    // Without its timeout, the step would last until the deadline.
+    let said = abide.run(timed, ()).deadline(secs(2)).await;
+    assert!(said.is_ok_and(|is_timeout| is_timeout));
+    abide.shutdown().await;
+}
+
+#[workflow]
+async fn timed(ctx: Ctx) -> Result<bool> {
+    let error = ctx.step("s", pending::<Result<()>>).timeout(Duration::from_nanos(1)).await.unwrap_err();
+    Ok(error.is_timeout())
+}

@@ -2,12 +2,16 @@
 //! messages among themselves in the store's order. The same holds live, after downtime, after a
 //! takeover and after a pause.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine, Skew};
 use abide::{Builder, Code, Workflow};
+use abide_core::Bounds;
+use abide_store::faults::{FaultyStore, NoticeFault};
+use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Notice, Store};
 use tokio::join;
 
 /// Waits for a signal, with a timeout.
@@ -202,6 +206,60 @@ fn an_earlier_timer_goes_before_a_signal() {
 fn the_answer_of_a_child_against_a_timer_is_in_order_too() {
     check(child_or_sleep, 10, "signals");
     check(child_or_sleep, 30, "timer");
+}
+
+/// Returns whether the child answered or the signal came first.
+#[workflow]
+async fn child_or_signal(ctx: Ctx) -> Result<String> {
+    select! {
+        text = ctx.run(child, ()).id("child").lane("children") => text,
+        text = ctx.recv::<String>("a") => text,
+    }
+}
+
+/// Both arrive while nobody runs the parent.
+#[test]
+fn the_answer_of_a_child_against_a_signal_is_in_order_too() {
+    for targets in [["one", "child"], ["child", "one"]] {
+        for mail_bytes_max in [1 << 20, 0] {
+            Lab::run_on_each(1, |lab| async move {
+                let elsewhere = |builder: Builder| builder.lanes(["children"]).session_ttl(secs(10));
+                let (_, _children) = lab.worker_with(elsewhere).await.unwrap();
+                let options = |builder: Builder| builder.mail_bytes_max(mail_bytes_max).session_ttl(secs(10));
+                let (machine, abide) = lab.worker_with(options).await.unwrap();
+                abide.start(child_or_signal, ()).id("one").await.unwrap();
+                lab.sleep(secs(1)).await;
+                lab.crash(machine);
+                let client = lab.client().await.unwrap();
+                for target in targets {
+                    client.handle::<String>(target).signal("a", &target.to_owned()).await.unwrap();
+                    lab.sleep(secs(20)).await;
+                }
+                let (_, next) = lab.worker_with(options).await.unwrap();
+                let first = next.handle::<String>("one").result().await.unwrap();
+                assert_eq!(first, targets[0], "{mail_bytes_max}");
+            });
+        }
+    }
+}
+
+/// Loses every notice of a message to "one".
+fn unnoticed(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    FaultyStore::disturbing(MemoryStore::new(clock, Bounds::default()), |notice| match notice {
+        Notice::Message { message, .. } if message.to.id.as_str() == "one" => NoticeFault::Lose,
+        _ => NoticeFault::None,
+    })
+}
+
+/// The worker has to ask the store before a timer fires. It would not look by itself so soon.
+#[test]
+fn a_message_without_a_notice_goes_before_a_later_timer() {
+    let (due, signal) = (secs(20), ms(19_990));
+    let plan = Plan { due, signal, mail_bytes_max: 1 << 20, meanwhile: Meanwhile::Nothing, skew: None };
+    let check = |found: String| assert_eq!(found, "signals");
+    check(Lab::run_on(1, unnoticed, |lab| lives(lab, patient, plan)));
+    check(Lab::run_on(1, unnoticed, |lab| lives(lab, signal_or_sleep, plan)));
+    check(Lab::run_on(1, unnoticed, |lab| lives(lab, child_or_sleep, plan)));
 }
 
 /// The order of a timer and a message is wrong by no more than the clocks differ.

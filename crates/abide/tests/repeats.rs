@@ -1,6 +1,7 @@
 //! Starts and signals that are sent again: the caller hears of it, and nothing changes.
 
 use abide::prelude::*;
+use abide::testing::Lab;
 
 #[workflow]
 async fn fine(_ctx: Ctx, _input: String) -> Result<String> {
@@ -38,6 +39,21 @@ async fn a_start_tells_whether_it_created_or_attached(abide: Abide) -> Result<()
     let error = abide.start(fine, "y".to_owned()).id("a").await.unwrap_err();
     assert!(matches!(error, ClientError::Conflict { .. }), "{error}");
     Ok(())
+}
+
+/// Each caller computes the delay from its own time.
+#[test]
+fn a_start_that_is_repeated_later_has_the_same_delay() {
+    Lab::run_on_each(1, |lab| async move {
+        let (_machine, abide) = lab.worker().await.unwrap();
+        let start = || abide.start(fine, "x".to_owned()).id("a");
+        start().delay(hours(1)).deadline(hours(2)).await.unwrap();
+        lab.sleep(minutes(10)).await;
+        let same = start().delay(hours(1)).deadline(hours(2)).await.unwrap();
+        assert_eq!((same.is_attached(), same.differences()), (true, &[][..]));
+        let other = start().delay(hours(2)).deadline(hours(2)).await.unwrap();
+        assert_eq!(other.differences(), ["delay"]);
+    });
 }
 
 #[abide::test]

@@ -2,6 +2,7 @@
 //! an operation: file and line of the call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide::prelude::*;
 use abide::testing::Lab;
@@ -83,6 +84,10 @@ async fn everything(ctx: Ctx, is_last: bool) -> Result<()> {
 #[workflow]
 async fn nothing(_ctx: Ctx) -> Result<()> {
     Ok(())
+}
+
+fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
 }
 
 fn at(line: u32) -> String {
@@ -316,4 +321,50 @@ fn the_lines_are_the_same_around_an_edit() {
             assert!(after.ends_with(&line(2)), "{told:#?}");
         });
     }
+
+/// A store refuses this after the closure has returned.
+const NOT_ALLOWED: &str = "CREATE VIEW mine AS SELECT body FROM abide_journal";
+
+const REFUSED_LINE: u32 = line!() + 3;
+#[workflow]
+async fn refused(ctx: Ctx) -> Result<()> {
+    let transacted = ctx.sqlite("transaction", |tx| Ok(tx.execute_batch(NOT_ALLOWED)?)).await;
+    transacted.or(Ok(()))
+}
+
+/// The transaction is undone, and the entry that it would have recorded with it. The entry that
+/// says so names the place.
+#[test]
+fn a_place_is_named_by_the_entry_that_is_recorded() {
+    Lab::run_on(1, sqlite, |lab| async move {
+        let (_machine, abide) = lab.worker_with(|builder| builder.workflow(in_order)).await.unwrap();
+        abide.run(refused, ()).id("one").await.unwrap();
+        let recorded = format!("step-recorded transaction \"transaction\" line {REFUSED_LINE}");
+        assert_eq!(told(&journal(&lab, 1).await), ["started", &recorded, "completed"]);
+    });
+}
+
+const BESIDE_LINE: u32 = line!() + 4;
+#[workflow]
+async fn waits_beside_a_transaction(ctx: Ctx) -> Result<()> {
+    let transacted = abide::testing::transact(&ctx, "transaction", |_| Ok(()));
+    let (transacted, heard) = tokio::join!(transacted, ctx.recv::<()>("go"));
+    transacted.and(heard)
+}
+
+/// The worker dies before it records anything else.
+#[test]
+fn why_says_where_the_code_waits_after_a_transaction() {
+    Lab::run_on_each(1, |lab| async move {
+        let with = |builder: Builder| builder.workflow(in_order).session_ttl(secs(3));
+        let (machine, abide) = lab.worker_with(with).await.unwrap();
+        abide.start(waits_beside_a_transaction, ()).id("one").await.unwrap();
+        while journal(&lab, 1).await.len() < 2 {
+            lab.sleep(Duration::from_micros(10)).await;
+        }
+        lab.crash(machine);
+        let (_, other) = lab.worker_with(|builder| with(builder).lanes(["other"])).await.unwrap();
+        let why = other.handle::<()>("one").why().await.unwrap();
+        assert!(why.contains(&format!(r#"signal "go" {}"#, at(BESIDE_LINE))), "{why}");
+    });
 }

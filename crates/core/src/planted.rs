@@ -255,6 +255,34 @@ bugs! {
     SignalEndsBackOff = "signal-ends-back-off",
     /// A deferred foreign key that stays broken makes the outcome of its transaction unknown.
     DeferredKeyUnknown = "deferred-key-unknown",
+    /// A suspect begins before it is durable that it runs alone, and its deaths count as nobody's.
+    SuspectBeginsUnmarked = "suspect-begins-unmarked",
+    /// Others come in beside a suspect before that is durable, and a death counts as its own.
+    JoinedUnrecorded = "joined-unrecorded",
+    /// A timeout that is over before its closure was polled is lost, and the step hangs.
+    EarlyTimeoutLost = "early-timeout-lost",
+    /// The time limit of a transaction step does not interrupt a statement.
+    SqlNotInterrupted = "sql-not-interrupted",
+    /// The sentence about a parent does not say that the child it waits for is blocked.
+    BlockedChildUnnamed = "blocked-child-unnamed",
+    /// The answer of a child goes before a signal that arrived earlier.
+    AnswersFirst = "answers-first",
+    /// A timer fires before the store was asked for answers of children that arrived earlier.
+    ChildrenWithoutLook = "children-without-look",
+    /// The decision that follows directly on the last delivered entry is overlooked.
+    DecisionPassLate = "decision-pass-late",
+    /// A place in the code counts as named although its entry was not recorded.
+    PlaceNamedEarly = "place-named-early",
+    /// A suspect that waits aside parks before it knows its mail, and is leased again and again.
+    SuspectParksEarly = "suspect-parks-early",
+    /// A build that was blocked goes on with an execution that another build has not tried.
+    TriedTakesOn = "tried-takes-on",
+    /// A start that is repeated with the same delay is reported as a start with another one.
+    DelayFromZero = "delay-from-zero",
+    /// The commit of a transaction step forgets where the code waits.
+    PlacesLostByTransaction = "places-lost-by-transaction",
+    /// A field that a newer program has written is ignored, and lost with the next write.
+    UnknownFieldIgnored = "unknown-field-ignored",
 }
 
 impl Bug {

@@ -104,7 +104,7 @@ impl Client {
     /// asked, whose time is no part of a delay. The clock is read only for starts with a delay.
     fn requested_at(&self, start: &Start) -> abide_core::Timestamp {
         let has_delay = start.start_at.is_some() || start.deadline_at.is_some();
-        if has_delay { self.now() } else { abide_core::Timestamp::default() }
+        if has_delay && !planted(Bug::DelayFromZero) { self.now() } else { abide_core::Timestamp::default() }
     }
 
     /// Returns and logs the requested options that have no effect, because the execution was

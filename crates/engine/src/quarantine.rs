@@ -419,7 +419,7 @@ impl Aside {
     /// once.
     fn go(&mut self) -> bool {
         let is_free = self.seat.order() >= Order::Drain || self.seat.may_run();
-        if !is_free && !self.seat.has_all_mail() {
+        if !is_free && !self.seat.has_all_mail() && !planted(Bug::SuspectParksEarly) {
             return false;
         }
         let hold = if is_free { Hold::Yield } else { self.seat.parked() };
@@ -432,7 +432,9 @@ impl Aside {
     fn mark(&mut self) {
         self.is_marked = true;
         self.seat.stand_alone(self.takeover_count);
-        self.seat.send(Leave::keep(&self.record.waiting));
+        if !planted(Bug::SuspectBeginsUnmarked) {
+            self.seat.send(Leave::keep(&self.record.waiting));
+        }
     }
 }
 

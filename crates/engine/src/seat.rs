@@ -192,6 +192,9 @@ impl Seat {
             is_doubted = news.is_doubted;
             if news.is_to_be_joined {
                 self.ledger.stand_beside();
+                if planted(Bug::JoinedUnrecorded) {
+                    self.engine.reopen(self.ledger.key);
+                }
             }
         }
         // The answer to a commit under way will show whether the lease is lost.

@@ -126,7 +126,10 @@ pub(crate) fn run(
     step.count_own_names()?;
     let limit = Duration::from_millis(batch.shared.options.transaction_ms_max);
     let deadline = Deadline { began: Moment::now(), limit };
-    connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || deadline.is_over()))?;
+    connection.progress_handler(
+        STEPS_BETWEEN_LOOKS,
+        Some(move || deadline.is_over() && !planted(Bug::SqlNotInterrupted)),
+    )?;
     let outcome = batch.shared.troubles.during(key, batch.now(), || {
         step.under_rules(deadline, || catch_unwind(AssertUnwindSafe(|| (transaction.0)(step as &dyn Any))))
     });

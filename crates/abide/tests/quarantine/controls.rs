@@ -1,6 +1,6 @@
 //! Orders and deadlines of a suspect that waits aside, and what people are told about it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use abide_store::faults::Fault;
 
@@ -312,4 +312,43 @@ fn a_suspect_that_waits_gets_its_turn_when_a_full_disk_has_room_again() {
             assert_eq!(world.begun.lock().unwrap()["default/long/1/work/1"], 1, "its result was kept");
         });
     }
+}
+
+/// The reference store returns eight messages per page. The order that lets the suspect go on lies
+/// behind the first page; a suspect that parked before it has read the others would be leased again
+/// and again.
+#[test]
+fn a_suspect_reads_all_its_mail_before_it_parks() {
+    let commit_count = Arc::new(AtomicU32::new(0));
+    let counted = commit_count.clone();
+    let counting = |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(memory(clock), move |operation| {
+            let count = counted.fetch_add(u32::from(operation == "commit"), Ordering::Relaxed);
+            match operation {
+                "inbox" => Fault::Delay { poll_count: 3 },
+                // Commits without end would let no time pass.
+                "commit" if count > 1_000 => Fault::Hold,
+                _ => Fault::None,
+            }
+        })
+    };
+    on(1, counting, async |world| {
+        let abide = worker(&world).await;
+        abide.start(sees, 2).id("poison").await.unwrap();
+        let _second = outlive(&world, 1).await;
+        within(&world, secs(60), world.died.notified()).await;
+        let client = world.lab.client().await.unwrap();
+        let handle = client.handle::<String>("poison");
+        handle.pause().await.unwrap();
+        for n in 0..20 {
+            handle.signal("n", &n).await.unwrap();
+        }
+        handle.resume().await.unwrap();
+        let before = commit_count.load(Ordering::Relaxed);
+        let _third = worker(&world).await;
+        world.lab.sleep(secs(10)).await;
+        assert_eq!(world.company("poison").len(), 3, "{}", handle.why().await.unwrap());
+        let commit_count = commit_count.load(Ordering::Relaxed) - before;
+        assert!(commit_count < 10, "{commit_count} commits");
+    });
 }

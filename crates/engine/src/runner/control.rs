@@ -55,7 +55,7 @@ impl Runner {
             let state = active.board.0.lock();
             state.slots.get(&id).is_some_and(|slot| matches!(slot.state, OpState::Go { .. }))
         };
-        if is_about_to_start {
+        if is_about_to_start && !planted(Bug::EarlyTimeoutLost) {
             return false;
         }
         active.timeouts.pop();

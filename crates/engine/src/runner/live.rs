@@ -446,7 +446,7 @@ impl Runner {
             Transacted { keep, record, state: codec::encode(&execution) }
         };
         let (waiting, sites) = self.waiting();
-        self.seat.set_sites(sites);
+        self.seat.set_sites(sites.filter(|_| !planted(Bug::PlacesLostByTransaction)));
         self.tell_open(Some(key));
         self.seat.transact(&waiting, Transaction(Arc::new(run)));
     }

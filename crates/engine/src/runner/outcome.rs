@@ -97,9 +97,10 @@ impl Runner {
         let signal = signals.min_by_key(|(_, signal)| if is_by_name { 0 } else { signal.number });
         let waits = &active.result_waits;
         let answer = self.run.answers.first(waits.iter().copied(), |key| waits.contains(key));
+        let goes_first = |signal: &Signal, number| signal.number <= number && !planted(Bug::AnswersFirst);
         match (signal, answer) {
             (Some((name, signal)), answer)
-                if is_by_name || answer.is_none_or(|(number, _)| signal.number <= number) =>
+                if is_by_name || answer.is_none_or(|(number, _)| goes_first(signal, number)) =>
             {
                 let (number, arrived_at) = (signal.number, signal.arrived_at);
                 Some(First { number, arrived_at, found: Found::Signal(name.clone()) })
@@ -129,7 +130,8 @@ impl Runner {
     /// Whether an open operation waits for a signal or the answer of a child.
     fn waits_for_message(&self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
-        let is_child_open = |key: &OpIndex| self.run.children.contains_key(key);
+        let is_looked_for = !planted(Bug::ChildrenWithoutLook);
+        let is_child_open = |key: &OpIndex| is_looked_for && self.run.children.contains_key(key);
         !active.signal_waiters.is_empty() || active.result_waits.iter().any(is_child_open)
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Entry, KeyHasher, SiteMark, Sites};
 
 use crate::board::Site;
@@ -37,6 +38,8 @@ impl RunSites {
         // One that is named first by this entry is known when the entry is recorded.
         if first.is_none() {
             self.numbers.insert(call, number);
+        } else if planted(Bug::PlaceNamedEarly) {
+            self.numbers.insert(call, first.as_ref().map(|mark| mark.number));
         }
         first.or_else(|| number.map(|number| SiteMark { number, text: None }))
     }

@@ -250,6 +250,25 @@ fn a_step_that_takes_too_long_costs_its_neighbours_nothing_but_time() {
     }
 }
 
+/// The statement would end, but long after the limit.
+#[test]
+fn the_time_limit_interrupts_a_statement() {
+    const LONG: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000000) SELECT COUNT(*) FROM n";
+    let fixture = Fixture::new();
+    let store = fixture.open_with(Options { transaction_ms_max: 50, ..Options::default() });
+    let seat = fixture.seat(&store);
+    let held = seat.born("long");
+    let (told, tells) = mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let closure = move |tx: &StepConnection| {
+        let counted = tx.query_row(LONG, [], |row| row.get::<_, i64>(0));
+        told.lock().expect("nobody panics").send(counted.map_err(|error| error.to_string())).expect("heard");
+        Ok(())
+    };
+    block_on(store.commit(seat.transaction(&held, closure))).expect_err("it took too long");
+    assert_eq!(tells.recv().expect("the closure ran"), Err("interrupted".to_owned()));
+}
+
 #[test]
 fn a_closure_that_runs_for_long_is_told_while_it_runs() {
     let fixture = Fixture::new();
