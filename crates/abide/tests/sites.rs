@@ -253,10 +253,6 @@ fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     MemoryStore::new(clock, Bounds::default())
 }
 
-fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
-}
-
 /// The run moves to another store during its hour of waiting.
 #[test]
 fn the_lines_are_the_same_after_a_move_to_another_store() {
@@ -321,6 +317,7 @@ fn the_lines_are_the_same_around_an_edit() {
             assert!(after.ends_with(&line(2)), "{told:#?}");
         });
     }
+}
 
 /// A store refuses this after the closure has returned.
 const NOT_ALLOWED: &str = "CREATE VIEW mine AS SELECT body FROM abide_journal";
