@@ -261,7 +261,7 @@ fn an_edit_is_open_again_for_code_that_asks_for_it_elsewhere_and_cannot_read_it(
 async fn counted(ctx: Ctx) -> Result<String> {
     let is_new = ctx.state::<IsNew>().load(Ordering::Relaxed);
     let report = if is_new {
-        let parse = |old: String| Ok(old.parse::<u64>().or_fatal()?);
+        let parse = |old: String| old.parse::<u64>().or_fatal();
         let report = ctx.step("report", || async { Ok(7_u64) }).upgrade(parse).await?;
         format!("number {report}")
     } else {
