@@ -327,7 +327,7 @@ impl Chance {
     /// Returns the name of an operation, sometimes with a key.
     fn keyed(&mut self, name: String) -> String {
         match self.maybe(150, |chance| chance.below(3)) {
-            Some(key) => format!("{name}[{key}]"),
+            Some(key) => format!("{name}[k{key}]"),
             None => name,
         }
     }
