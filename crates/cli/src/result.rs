@@ -68,12 +68,12 @@ pub(crate) fn run(global: &Global, args: &ResultOf) -> Result<ExitCode, CommandE
     Ok(ExitCode::from(code))
 }
 
-/// Returns what `future` gives, or `None` if that takes longer.
+/// Returns the output of `future`, or `None` if that takes longer.
 async fn within<T>(timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
     let runtime = TokioRuntime::current()?;
     let (mut future, mut over) = (pin!(future), runtime.sleep(timeout));
     std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(given) => Poll::Ready(Some(given)),
+        Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => over.as_mut().poll(cx).map(|()| None),
     })
     .await

@@ -15,17 +15,16 @@ mod wanted;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Execution, ExecutionId, Failure, FailureKind, Few, Op, OpUse, Origin, Outcome, Payload,
-    Timestamp, Uses,
+    Address, Block, Execution, ExecutionId, Few, Op, OpUse, Origin, Outcome, Payload, Timestamp, Uses,
 };
 
 use crate::line::Line;
 use crate::mailbox::Mailbox;
 use crate::registry::WorkflowCode;
 use closure::StepWaker;
+pub(crate) use closure::timed_out;
 pub use identity::run_key;
 pub use inside::Inside;
 pub use interrupt::Interrupt;
@@ -577,15 +576,6 @@ impl Wake for Shared {
             self.mailbox.task.wake();
         }
     }
-}
-
-/// Returns the failure of an attempt that took too long.
-pub(crate) fn timed_out(after: Duration) -> Failure {
-    let message = match after {
-        Duration::ZERO => "the attempt was due at once: its timeout is 0".to_owned(),
-        after => format!("the attempt took longer than {after:?}"),
-    };
-    Failure::new(FailureKind::Timeout, message)
 }
 
 /// Returns a number for the current thread, never 0.

@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, PoisonError};
 use std::task::Wake;
+use std::time::Duration;
+
+use abide_core::{Failure, FailureKind};
 
 use super::{OpState, Shared};
 use crate::runtime::Runtime;
@@ -33,4 +36,13 @@ impl Shared {
                 .is_some_and(|waker| waker.strong_count() > 1 + runtime.inside_count(waker.as_ptr().addr()))
         })
     }
+}
+
+/// Returns the failure of an attempt that took too long.
+pub(crate) fn timed_out(after: Duration) -> Failure {
+    let message = match after {
+        Duration::ZERO => "the attempt was due at once: its timeout is 0".to_owned(),
+        after => format!("the attempt took longer than {after:?}"),
+    };
+    Failure::new(FailureKind::Timeout, message)
 }
