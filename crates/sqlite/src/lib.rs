@@ -33,6 +33,7 @@ mod mail;
 mod notices;
 mod options;
 mod os;
+mod packing;
 mod place;
 mod poll;
 mod private;

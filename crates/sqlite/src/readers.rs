@@ -22,7 +22,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
-use crate::journal::{Found, Link, listed, packed, unpack};
+use crate::journal::{Found, Link, listed, packed};
+use crate::packing::unpack;
 use crate::place::{self, Columns, Place, ReadyQueue};
 use crate::rows::unsigned;
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};

@@ -14,7 +14,7 @@ use rusqlite::types::Type;
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
-use crate::journal::put_length;
+use crate::packing::put_length;
 use crate::place::ReadyQueue;
 use crate::rows::{blob, count, integer, text};
 
