@@ -18,11 +18,16 @@ use crate::{connect, json, output};
 pub(crate) fn run(global: &Global, args: &ResultOf) -> Result<ExitCode, CommandError> {
     let id = &args.id;
     let found = connect::watch(global, async |client| {
-        let is_awaited = args.wait || client.status(id).await?.is_terminal();
-        let ended = match args.timeout.filter(|_| is_awaited) {
-            None if is_awaited => Some(client.ended(id, Blocks::End).await),
-            None => None,
-            Some(timeout) => within(timeout, client.ended(id, Blocks::End)).await,
+        let ended = || client.ended(id, Blocks::End);
+        let awaited = match args.timeout {
+            None if args.wait => Some(ended().await),
+            Some(timeout) if args.wait => within(timeout, ended()).await,
+            _ => None,
+        };
+        let ended = match awaited {
+            // It may have ended just before the time was over.
+            None if client.status(id).await?.is_terminal() => Some(ended().await),
+            awaited => awaited,
         };
         match ended {
             Some(Err(Error::Refused(Refusal::GivenUp { reason }))) => {

@@ -12,11 +12,13 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use rusqlite::Connection;
+
 use crate::batch::Shared;
-use crate::lockfile;
 use crate::os::{self, Moment};
 use crate::watch::Watch;
 use crate::writer::WriteQueue;
+use crate::{lockfile, schema, sql};
 
 /// The interval between two questions where the operating system announces nothing: 20 a second.
 const QUIET: Duration = Duration::from_millis(50);
@@ -46,8 +48,30 @@ impl Poll {
         Watch::disturb(shared);
     }
 
-    /// Runs the polling thread until the store is closed.
+    /// Runs the polling thread of a store that writes, until it is closed.
     pub(crate) fn serve(&self, writes: &WriteQueue, shared: &Shared) {
+        self.ask_again_and_again(shared, || {
+            let Some(mut writer) = writes.try_lock_writer() else { return };
+            if let Err(failure) = writer.look_up() {
+                // The writer meets the same error in its next transaction, whose callers get it.
+                tracing::debug!(why = failure.complaint, "cannot ask whether the database has changed");
+            }
+        });
+    }
+
+    /// Runs the polling thread of a store that only reads, until it is closed. It has no writer, so
+    /// the question goes to a connection of its own.
+    pub(crate) fn serve_reader(&self, shared: &Shared) {
+        let mut onlooker = Onlooker::default();
+        self.ask_again_and_again(shared, || {
+            if let Err(error) = onlooker.look(shared) {
+                tracing::debug!(%error, "cannot ask whether the database has changed");
+                onlooker = Onlooker::default();
+            }
+        });
+    }
+
+    fn ask_again_and_again(&self, shared: &Shared, mut ask: impl FnMut()) {
         let mut watch = None;
         let mut patience = WATCHED;
         let mut locks_looked_at = Moment::now();
@@ -73,11 +97,7 @@ impl Poll {
                 locks_looked_at = Moment::now();
             }
             shared.troubles.tell_slow();
-            let Some(mut writer) = writes.try_lock_writer() else { continue };
-            if let Err(failure) = writer.look_up() {
-                // The writer meets the same error in its next transaction, whose callers get it.
-                tracing::debug!(why = failure.complaint, "cannot ask whether the database has changed");
-            }
+            ask();
         }
     }
 
@@ -98,5 +118,28 @@ impl Poll {
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         let (closed, _) = self.wake.wait_timeout(closed, duration).unwrap_or_else(PoisonError::into_inner);
         !*closed
+    }
+}
+
+/// A connection that only asks whether others have written.
+#[derive(Default)]
+struct Onlooker {
+    connection: Option<Connection>,
+    data_version: Option<i64>,
+}
+
+impl Onlooker {
+    /// Asks, and tells those who follow the feed if something may have changed since the last time.
+    fn look(&mut self, shared: &Shared) -> rusqlite::Result<()> {
+        let Some(path) = &shared.path else { return Ok(()) };
+        let connection = match &self.connection {
+            Some(connection) => connection,
+            None => self.connection.insert(schema::open_reader(path, &shared.options)?),
+        };
+        let version = connection.prepare_cached(sql::DATA_VERSION)?.query_row([], |row| row.get(0))?;
+        if self.data_version.replace(version) != Some(version) {
+            shared.notices.changed();
+        }
+        Ok(())
     }
 }

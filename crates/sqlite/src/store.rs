@@ -52,7 +52,9 @@ impl SqliteStore {
         if options.read_only {
             schema::check_read_only(path, &options)?;
             let shared = Arc::new(shared(Some(path), clock, options));
-            return Ok(Arc::new(Self::assemble(shared, None, None)));
+            let store = Arc::new(Self::assemble(shared, None, None));
+            store.start_threads().map_err(|error| unusable(path, error))?;
+            return Ok(store);
         }
         let connection = schema::open_writer(path, &options)?;
         // The writer waits for other processes itself, because it knows since when its operations
@@ -64,9 +66,7 @@ impl SqliteStore {
         let writer = Writer::new(connection, Arc::clone(&shared), Some(Arc::clone(&wal)));
         let writes = Arc::new(WriteQueue::new(writer, &shared, Drive::Thread));
         let store = Arc::new(Self::assemble(shared, Some(writes), Some(wal)));
-        store
-            .start_threads()
-            .map_err(|error| OpenError::Unusable { path: path.to_owned(), source: error.into() })?;
+        store.start_threads().map_err(|error| unusable(path, error))?;
         Ok(store)
     }
 
@@ -90,8 +90,12 @@ impl SqliteStore {
     }
 
     fn start_threads(&self) -> std::io::Result<()> {
-        let (Some(writes), Some(wal)) = (&self.writes, &self.wal) else { return Ok(()) };
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(writes), Some(wal)) = (&self.writes, &self.wal) else {
+            let shared = Arc::clone(&self.shared);
+            threads.push(os::spawn("abide-sqlite-poll", move || shared.poll.serve_reader(&shared))?);
+            return Ok(());
+        };
         let writer = Arc::clone(writes);
         threads.push(os::spawn("abide-sqlite-writer", move || writer.serve())?);
         let (wal, sizer) = (Arc::clone(wal), Arc::clone(writes));
@@ -187,6 +191,10 @@ pub(crate) fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Option
         // A store in memory has no thread that could wake callers.
         tokio: path.and_then(|_| tokio::runtime::Handle::try_current().ok()),
     }
+}
+
+fn unusable(path: &Path, error: std::io::Error) -> OpenError {
+    OpenError::Unusable { path: path.to_owned(), source: error.into() }
 }
 
 fn read_only<T: Send + 'static>(what: &str) -> Answer<T> {

@@ -1,8 +1,10 @@
 //! Files that can be opened, and the errors for the others.
 
+use std::time::Duration;
+
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::block_on;
-use abide_store::{Error, Store};
+use abide_store::{Error, Store, View};
 
 use crate::fixture::{Fixture, look, start, submit, worker};
 
@@ -100,6 +102,25 @@ fn read_only_store_reads_and_refuses_to_write() {
     assert_eq!(look(&reader, "a").journal.len(), 1);
     let refused = submit(&reader, vec![start("b")]).unwrap_err();
     assert_eq!(refused.to_string(), "the store was opened read-only: no submit");
+}
+
+/// `abide result --wait` waits this way.
+#[test]
+fn a_read_only_store_hears_of_each_write_of_others() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let reader = fixture.open_with(Options { read_only: true, ..Options::default() });
+    for id in ["a", "b", "c"] {
+        let changed = reader.changed();
+        submit(&store, vec![start(id)]).unwrap();
+        let (sender, heard) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(block_on(changed)));
+        heard.recv_timeout(PATIENCE).expect("it hears in time").unwrap();
+    }
+    let changed = reader.changed();
+    reader.close();
+    assert!(matches!(block_on(changed), Ok(()) | Err(Error::Closed)));
 }
 
 #[test]
