@@ -57,6 +57,8 @@ pub enum End {
     Released,
     /// The store will never take the commit.
     Failed(String),
+    /// The driver panicked; usually the destructor of a value of the user's code did.
+    Panicked(String),
     /// The lease is lost; its present holder goes on.
     Lost(String),
     /// A record cannot be read: the execution is given up, by its lease, so that this worker does

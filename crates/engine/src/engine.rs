@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::caretaker::Caretaker;
 use crate::driver::{Driver, End};
-use crate::failures::Failures;
+use crate::failures::{Failing, Failures};
 use crate::inbox::Arrival;
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
@@ -25,7 +25,7 @@ use crate::residents::{Entered, Residents, Source};
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
 use crate::watch::{Watchers, Whereabouts};
-use crate::{builds, dispatch, heartbeat, suspect};
+use crate::{builds, dispatch, heartbeat, panics, suspect};
 
 /// Runs executions on one store under one session. When its last clone is dropped without a
 /// [shutdown](Engine::shutdown), it stops; its session ends with the store or its time to live.
@@ -98,7 +98,7 @@ impl Engine {
         registry: Registry,
         options: Options,
     ) -> Result<Self, Error> {
-        crate::panics::watch();
+        panics::watch();
         let requests = Requests::new(options.request_count_max);
         let inner = Arc::new(Inner {
             store,
@@ -356,7 +356,7 @@ impl Inner {
 
     /// Runs one execution until it leaves memory.
     async fn run(self: Arc<Self>, resident: Resident, running: BoxFuture<End>) {
-        let end = running.await;
+        let end = panics::caught(running).await;
         let Resident { key, lease, address, mailbox } = resident;
         if let End::Unreadable(unreadable) = &end {
             // A shutdown waits until it has left memory.
@@ -388,7 +388,7 @@ impl Inner {
         if !matches!(end, End::Finished(_)) {
             self.watchers.look(&address.id, Whereabouts::Here);
         }
-        if !matches!(end, End::Failed(_)) {
+        if !matches!(end, End::Failed(_) | End::Panicked(_)) {
             self.failures.forget(key);
         }
         let pause = match end {
@@ -414,7 +414,11 @@ impl Inner {
         match end {
             End::Failed(why) => {
                 tracing::error!(%address, why, "a commit failed for good");
-                self.failures.count(key, why)
+                self.failures.count(key, Failing::Commit, why)
+            }
+            End::Panicked(why) => {
+                tracing::error!(%address, why, "the driver of an execution panicked");
+                self.failures.count(key, Failing::Driver, why)
             }
             End::Lost(why) => {
                 tracing::warn!(%address, why, "an execution left memory");

@@ -1,4 +1,4 @@
-//! Commits that a store will never take.
+//! Commits that a store will never take, and drivers that panic.
 //!
 //! An unrecorded step runs again, and meets the same refusal again: without a bound it would run
 //! forever. Such an execution is blocked instead, with the error of the store as the reason.
@@ -24,8 +24,16 @@ pub(crate) struct Failures {
     by_key: Mutex<HashMap<ExecutionKey, Failed>>,
 }
 
+/// What fails again and again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failing {
+    Commit,
+    Driver,
+}
+
 struct Failed {
     count: u32,
+    failing: Failing,
     /// The run and its recorded entries before the failed commit. More of them are progress.
     ///
     /// The version says nothing: a suspect raises it before each go, when it records that it runs
@@ -39,11 +47,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl Failures {
     /// Counts a failure, and returns how long to wait before the execution is looked at again.
-    pub(crate) fn count(&self, key: ExecutionKey, why: String) -> Duration {
+    pub(crate) fn count(&self, key: ExecutionKey, failing: Failing, why: String) -> Duration {
         let mut by_key = self.lock();
-        let failed = by_key.entry(key).or_insert(Failed { count: 0, recorded: None, why: String::new() });
+        let failed =
+            by_key.entry(key).or_insert(Failed { count: 0, failing, recorded: None, why: String::new() });
         failed.count += 1;
-        failed.why = why;
+        (failed.failing, failed.why) = (failing, why);
         self.exist.store(true, Ordering::Release);
         PAUSE_FIRST.saturating_mul(1 << (failed.count - 1).min(10)).min(PAUSE_MAX)
     }
@@ -76,10 +85,13 @@ impl Failures {
             failed.count = 1;
         }
         failed.recorded = Some(recorded);
-        let Failed { count, why, .. } = failed;
-        (*count >= count_max && !planted(Bug::FailuresUnbounded)).then(|| {
-            format!("the store refused a commit {count} times, at most commit_failure_count_max = {count_max}: {why}")
-        })
+        let Failed { count, failing, why, .. } = failed;
+        let what = match failing {
+            Failing::Commit => "the store refused a commit",
+            Failing::Driver => "its driver panicked",
+        };
+        (*count >= count_max && !planted(Bug::FailuresUnbounded))
+            .then(|| format!("{what} {count} times, at most commit_failure_count_max = {count_max}: {why}"))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ExecutionKey, Failed>> {
@@ -134,7 +146,7 @@ mod tests {
     fn check(entry_counts: &[u64], expected: &[bool]) {
         let failures = Failures::default();
         let blocked = (10..).zip(entry_counts).map(|(version, entry_count)| {
-            failures.count(KEY, "full".to_owned());
+            failures.count(KEY, Failing::Commit, "full".to_owned());
             failures.verdict(&at((version, *entry_count)), 3).is_some()
         });
         assert_eq!(blocked.collect::<Vec<_>>(), expected);

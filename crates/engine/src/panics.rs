@@ -2,12 +2,16 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::panic::{self, PanicHookInfo};
+use std::future::poll_fn;
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
+use std::task::Poll;
 
-use abide_core::{Failure, FailureKind};
+use abide_core::{Failure, FailureKind, text};
 
 use crate::board::site_text;
+use crate::driver::End;
+use crate::runtime::BoxFuture;
 
 /// A hook of the process for panics.
 type Hook = Box<dyn Fn(&PanicHookInfo<'_>) + Send + Sync>;
@@ -52,6 +56,34 @@ pub fn failure(panic: &(dyn Any + Send)) -> Failure {
         Some(site) => failure.arising_at(|| site),
         None => failure,
     }
+}
+
+/// Drops a value of user code. Its destructor may panic, which changes nothing.
+pub(crate) fn drop_caught<T>(value: T) {
+    if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        // The payload may panic in its destructor, too.
+        std::mem::forget(panic);
+    }
+}
+
+/// Runs a driver to its end. User code is caught where a driver calls it, but it also runs where its
+/// values are dropped. A panic there must not leave an execution behind that nobody runs.
+pub(crate) async fn caught(mut running: BoxFuture<End>) -> End {
+    let polled = poll_fn(|cx| match panic::catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await;
+    let panic = match polled {
+        Ok(end) => return end,
+        Err(panic) => panic,
+    };
+    let failure = failure(panic.as_ref());
+    let site = failure.at.as_ref().and_then(|at| at.site.as_deref());
+    let why = format!("{}{}", failure.message, text::at(site));
+    drop_caught(running);
+    drop_caught(panic);
+    End::Panicked(why)
 }
 
 #[cfg(test)]

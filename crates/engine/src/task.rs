@@ -137,7 +137,7 @@ impl TaskRunner {
     fn obeyed(&mut self, entries: Vec<Entry>) {
         let Some(last) = entries.into_iter().next_back() else { return };
         if last.event.is_terminal() {
-            self.future = None;
+            panics::drop_caught(self.future.take());
             self.seat.finish(last.event);
         }
     }
@@ -175,7 +175,7 @@ impl TaskRunner {
             Ok(Poll::Ready(result)) => result.map_err(TaskEnd::Failure),
             Err(panic) => Err(TaskEnd::Failure(panics::failure(panic.as_ref()))),
         };
-        self.future = None;
+        panics::drop_caught(self.future.take());
         Poll::Ready(result)
     }
 

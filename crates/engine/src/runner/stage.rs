@@ -384,8 +384,7 @@ impl Active {
     pub(super) fn evict(mut self: Box<Self>) {
         self.board.0.lock().evicting = true;
         let future = self.future.take();
-        // User code runs in destructors too, and may panic there.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+        panics::drop_caught(future);
         // A slot's waker leads back to the board: left there, neither would ever be freed. Calling
         // it informs an operation that was kept elsewhere.
         let shared = &self.board.0;
