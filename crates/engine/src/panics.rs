@@ -26,6 +26,10 @@ thread_local! {
 /// later, failures name the line of the call instead.
 pub fn watch() {
     static ONCE: Once = Once::new();
+    // A panicking thread must not touch the hook; the next engine sets it.
+    if std::thread::panicking() {
+        return;
+    }
     ONCE.call_once(|| panic::set_hook(noting(panic::take_hook())));
 }
 

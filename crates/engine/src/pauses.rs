@@ -6,7 +6,7 @@
 //! ([`Claim::rested`](abide_store::Claim)).
 //! What an engine has measured is lost with it; then the wall clock alone decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,15 +26,40 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// The pauses that this engine has begun.
 #[derive(Debug, Default)]
-pub(crate) struct Pauses(Mutex<BTreeMap<ExecutionKey, Pause>>);
+pub(crate) struct Pauses(Mutex<Begun>);
+
+#[derive(Debug, Default)]
+struct Begun {
+    by_key: HashMap<ExecutionKey, Pause>,
+    /// All of them, by their ends.
+    ends: BTreeSet<(Moment, ExecutionKey)>,
+    /// Those whose ends the store does not know yet.
+    untold: BTreeSet<(Moment, ExecutionKey)>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Pause {
     until: Moment,
     /// Its end by the wall clock, as it was recorded.
     recorded: Timestamp,
-    /// Whether the store knows that it is over.
-    is_told: bool,
+}
+
+impl Begun {
+    fn remove(&mut self, key: ExecutionKey) -> Option<Pause> {
+        let pause = self.by_key.remove(&key)?;
+        self.ends.remove(&(pause.until, key));
+        self.untold.remove(&(pause.until, key));
+        Some(pause)
+    }
+
+    /// Forgets pauses that nobody has asked about for long.
+    fn forget(&mut self, now: Moment) {
+        while let Some((until, key)) = self.ends.first().copied()
+            && until.after(REMEMBERED) <= now
+        {
+            self.remove(key);
+        }
+    }
 }
 
 impl Pauses {
@@ -43,39 +68,44 @@ impl Pauses {
         if planted(Bug::PauseOnWallClock) {
             return;
         }
-        let mut pauses = self.lock();
-        pauses.retain(|_, pause| now < pause.until.after(REMEMBERED));
-        pauses.insert(key, Pause { until: now.after(length), recorded, is_told: false });
+        let (mut begun, until) = (self.lock(), now.after(length));
+        begun.forget(now);
+        begun.remove(key);
+        begun.by_key.insert(key, Pause { until, recorded });
+        begun.ends.insert((until, key));
+        begun.untold.insert((until, key));
     }
 
     /// Returns when the next pause is over that the store has to be told of.
     pub(crate) fn next_at(&self) -> Option<Moment> {
-        self.lock().values().filter(|pause| !pause.is_told).map(|pause| pause.until).min()
+        self.lock().untold.first().map(|(until, _)| *until)
     }
 
     /// Returns the executions whose pauses are over and that the store has to be told of.
     pub(crate) fn ended(&self, now: Moment) -> Vec<ExecutionKey> {
-        let pauses = self.lock();
-        let ended = pauses.iter().filter(|(_, pause)| !pause.is_told && pause.until <= now);
-        ended.map(|(key, _)| *key).take(ENDED_COUNT).collect()
+        let begun = self.lock();
+        let ended = begun.untold.iter().take_while(|(until, _)| *until <= now);
+        ended.map(|(_, key)| *key).take(ENDED_COUNT).collect()
     }
 
     /// Records that the store was told of these.
     pub(crate) fn told(&self, keys: &[ExecutionKey]) {
-        let mut pauses = self.lock();
+        let mut begun = self.lock();
         for key in keys {
-            pauses.entry(*key).and_modify(|pause| pause.is_told = true);
+            if let Some(Pause { until, .. }) = begun.by_key.get(key).copied() {
+                begun.untold.remove(&(until, *key));
+            }
         }
     }
 
     /// Forgets the pause of this execution, which is looked at. Returns how much of the pause is
     /// left, unless another worker has recorded another one since.
     pub(crate) fn take(&self, key: ExecutionKey, recorded: Timestamp, now: Moment) -> Option<Duration> {
-        let pause = self.lock().remove(&key).filter(|pause| pause.recorded == recorded);
+        let pause = self.lock().remove(key).filter(|pause| pause.recorded == recorded);
         pause.map(|pause| pause.until.since(now))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ExecutionKey, Pause>> {
+    fn lock(&self) -> MutexGuard<'_, Begun> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -32,6 +32,11 @@ pub fn count_statements() {
     COUNTS_STATEMENTS.store(true, Ordering::Relaxed);
 }
 
+/// Counts no statements of stores that are opened from now on.
+pub fn ignore_statements() {
+    COUNTS_STATEMENTS.store(false, Ordering::Relaxed);
+}
+
 /// Returns the counts.
 pub fn counts() -> Counts {
     Counts { statements: STATEMENT_COUNT.load(Ordering::Relaxed), syncs: SYNC_COUNT.load(Ordering::Relaxed) }

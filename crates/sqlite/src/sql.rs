@@ -213,7 +213,7 @@ UPDATE abide_executions
 SET version = version + 1, status = ?5, head = ?6, state = ?7, place = ?8, rank = ?9, place_at = ?10
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 /// Like [`EXECUTION_RELEASE`], to the place of ended executions and with a result (6): most
-/// executions end once, and so.
+/// executions end only once, with a result.
 pub(crate) const EXECUTION_COMPLETE: &str = "
 UPDATE abide_executions
 SET version = version + 1, status = 6, head = ?5, state = ?6, place = 4, rank = 0, place_at = ?7

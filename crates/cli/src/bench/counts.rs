@@ -68,6 +68,7 @@ pub(super) async fn count(
     setting.allocator.switch_off();
     let after = Reading::take(setting.allocator);
     abide.shutdown().await;
+    counters::ignore_statements();
     Ok(after.since(&before, (ROUND_COUNT * item_count) as f64))
 }
 

@@ -19,6 +19,7 @@ fn an_item_costs_no_more_statements_and_allocations_than_before() {
     let counted = abide(&["bench", "--counts", "-o", "json"]).ok().json();
     let mut table = String::new();
     let mut grown = Vec::new();
+    assert_eq!(counted.as_array().map(Vec::len), Some(BASELINE.lines().count()), "a work is missing");
     for item in counted.as_array().expect("a list") {
         let number = |name: &str| item[name].as_f64().expect("a number");
         let work = item["work"].as_str().expect("a name");

@@ -424,6 +424,7 @@ fn rouse(batch: &mut Batch<'_>, claim: &Claim) -> Result<(), Stop> {
                 batch.caches.idle_routes.remove(route);
                 batch.caches.rows.remove(&key);
                 batch.caches.targets.remove(&key);
+                break;
             }
         }
     }

@@ -162,6 +162,20 @@ fn a_caretaker_may_come_too_early_to_what_is_ready() {
     assert_eq!(cared("waits"), ["execution \"waits\": a caretaker would look at it at a wrong time"]);
 }
 
+/// While its holder lived, a caretaker has put off its look behind the deadline. Then the holder
+/// died.
+#[test]
+fn a_caretaker_may_come_late_to_what_has_lost_its_holder() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let deadline_at = Some(fixture.clock.now().after(Duration::from_secs(60)));
+    let late = message("start", "late", Body::Start(Start { deadline_at, ..flow() }.into()));
+    submit(&store, vec![late]).expect("it is taken");
+    let put_off = "UPDATE abide_executions SET care_at = care_at + 1000000";
+    fixture.raw().execute_batch(put_off).expect("it can be done");
+    assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
+}
+
 /// A program that is too old for an execution puts it off like this.
 #[test]
 fn what_was_put_off_for_a_while_is_sound() {
