@@ -47,7 +47,7 @@ fn a_task_that_panics_when_it_is_dropped_ends_at_its_deadline() {
     });
 }
 
-/// Gives up a transaction whose closure cannot be dropped.
+/// Drops a transaction whose closure cannot be dropped.
 #[workflow]
 async fn gives_up(ctx: Ctx) -> Result<()> {
     let touchy = Touchy;

@@ -243,8 +243,8 @@ pub enum Block {
     ForeignAwait {
         /// The workflow.
         workflow: String,
-        /// The operation that it asked for last, as in `after step "pay" (at src/shop.rs:41)`, if it
-        /// asked for any.
+        /// The operation that it asked for last, as in `after step "pay" (at src/shop.rs:41)`, if
+        /// it asked for any.
         last: Option<String>,
     },
     /// One name is used for two kinds of operation.

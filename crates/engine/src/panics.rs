@@ -70,8 +70,8 @@ pub(crate) fn drop_caught<T>(value: T) {
     }
 }
 
-/// Runs a driver to its end. User code is caught where a driver calls it, but it also runs where its
-/// values are dropped. A panic there must not leave an execution behind that nobody runs.
+/// Runs a driver to its end. User code is caught where a driver calls it, but it also runs where
+/// its values are dropped. A panic there must not leave an execution behind that nobody runs.
 pub(crate) async fn caught(mut running: BoxFuture<End>) -> End {
     let polled = poll_fn(|cx| match panic::catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
         Ok(polled) => polled.map(Ok),

@@ -129,7 +129,7 @@ struct Onlooker {
 }
 
 impl Onlooker {
-    /// Asks, and tells those who follow the feed if something may have changed since the last time.
+    /// Asks, and wakes those who follow the feed if something may have changed since the last time.
     fn look(&mut self, shared: &Shared) -> rusqlite::Result<()> {
         let Some(path) = &shared.path else { return Ok(()) };
         let connection = match &self.connection {

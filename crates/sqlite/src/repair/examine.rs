@@ -293,8 +293,8 @@ pub(crate) fn is_looked_after(
     // For other orders, a caretaker looks only at executions that only caretakers ever held.
     let is_for_anybody = |message: &Message| care::applies(&message.body, false);
     Ok(match (stored.care_at(), care_at) {
-        // A ready execution may have lost its holder. While that lived, a caretaker may have put off
-        // its look; the next claim sets the time again.
+        // A ready execution may have lost its holder. While that lived, a caretaker may have put
+        // off its look; the next claim sets the time again.
         (_, Some(_)) if place.ready_at().is_some() => true,
         (Some(deadline), care_at) => care_at.is_some_and(|care_at| care_at <= deadline),
         (None, Some(_)) => connection.prepare_cached(sql::INBOX_NEWEST)?.exists([key])?,
