@@ -225,6 +225,7 @@ mod tests {
         assert_eq!(read(key(r#""7""#)), r#""\"7\"""#);
         assert_eq!((read(key("null")), read(key("007"))), (r#""null""#.to_owned(), "007".to_owned()));
         assert_eq!(read(key(&("a", 1))), r#"["a",1]"#);
+        assert_ne!(key(r#"["a",1]"#), key(&("a", 1)));
         assert_eq!((read(key(&long)).len(), read(key("a\nb")).len(), read(key("")).len()), (32, 32, 32));
         assert_ne!(key(&long), key(&"y".repeat(65)));
     }

@@ -20,6 +20,25 @@ async fn of_its_own(_ctx: Ctx) -> Result<u32> {
     Err(Error::new("empty"))
 }
 
+fn wrapped() -> Result<u32> {
+    let error = anyhow::Error::from(Error::new("deep").into_std());
+    Err(Error::from(error.context("outer")))
+}
+
+/// Its error is wrapped and copied on its way.
+#[workflow]
+async fn of_another_line(_ctx: Ctx) -> Result<u32> {
+    let error = wrapped().unwrap_err();
+    Err(error.clone())
+}
+
+const OUTER_LINE: u32 = line!() + 4;
+
+#[workflow]
+async fn in_a_helper(ctx: Ctx) -> Result<u32> {
+    ctx.step("helped", || async { wrapped() }).await
+}
+
 #[task]
 async fn job() -> Result<u32> {
     Err(Error::new("offline"))
@@ -31,6 +50,8 @@ async fn parent(ctx: Ctx, which: String) -> Result<String> {
     let outcome = match which.as_str() {
         "step" => ctx.run(fails, ()).await,
         "workflow" => ctx.run(of_its_own, ()).await,
+        "wrapped" => ctx.run(of_another_line, ()).await,
+        "helper" => ctx.run(in_a_helper, ()).await,
         _ => ctx.run(job, ()).retry(Retry::fixed(ms(1)).max_attempts(2)).await,
     };
     Ok(outcome.unwrap_err().origin().map(Origin::to_string).unwrap_or_default())
@@ -69,6 +90,12 @@ async fn the_innermost_place_is_told(abide: Abide) -> Result<()> {
     let rows = [
         ("step", format!(r#"step "charge" of workflow "fails", attempt 3, at {}"#, site(STEP_LINE))),
         ("workflow", format!(r#"workflow "of_its_own", at {}"#, at(r#"Err(Error::new("empty"))"#))),
+        (
+            "wrapped",
+            format!(r#"workflow "of_another_line", at {}"#, at(r#"anyhow::Error::from(Error::new("deep")"#)),
+        ),
+        // In a step the line of the call counts, not the line in some helper.
+        ("helper", format!(r#"step "helped" of workflow "in_a_helper", attempt 1, at {}"#, site(OUTER_LINE))),
         ("task", format!(r#"task "job", attempt 2, at {}"#, at(r#"Err(Error::new("offline"))"#))),
     ];
     for (which, place) in rows {
