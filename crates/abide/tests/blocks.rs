@@ -508,7 +508,12 @@ fn closures_beside_a_foreign_await_are_recorded() {
         lab.sleep(secs(1)).await;
         world.foreign.notify_one();
         lab.sleep(secs(1)).await;
-        assert!(matches!(reason(lab).await, Some(Block::ForeignAwait { .. })));
+        let blocked = reason(lab).await;
+        let is_named = |last: &str| last.starts_with(r#"beside step ""#) && last.contains("(at ");
+        let told = blocked.as_ref().is_some_and(
+            |block| matches!(block, Block::ForeignAwait { last: Some(last), .. } if is_named(last)),
+        );
+        assert!(told, "{blocked:?}");
         open(lab, world, "charge").await;
         world.is_fixed.store(true, Ordering::Relaxed);
         handle.unblock().await.unwrap();
