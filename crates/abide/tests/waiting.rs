@@ -254,15 +254,7 @@ async fn set_all_aside(store: &dyn Store) -> usize {
     let (mut request, mut count) = (0, 0);
     loop {
         request += 1;
-        let claim = Claim {
-            session,
-            request,
-            slots: 1_000,
-            care_slots: 0,
-            with_mail: false,
-            sweep: false,
-            rested: Vec::new(),
-        };
+        let claim = Claim { session, request, slots: 1_000, care_slots: 0, with_mail: false, sweep: false };
         let claimed = store.claim(claim).await.unwrap();
         for Leased { key, lease, .. } in claimed.leased {
             let unreadable = Unreadable::Damaged("a hole".to_owned());

@@ -69,8 +69,6 @@ bugs! {
     WaitOnWallClock = "wait-on-wall-clock",
     /// A text and the number that reads like it are one key.
     KeysLoseTypes = "keys-lose-types",
-    /// A pause that an execution spends parked lasts longer if the clock is set back meanwhile.
-    PauseOnWallClock = "pause-on-wall-clock",
     /// A seat takes its lease for lost while a commit that keeps or ends it is under way.
     DoubtWhileCommitting = "doubt-while-committing",
     /// A cancellation during the first operation of a workflow is not shown to its code.

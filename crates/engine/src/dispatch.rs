@@ -73,8 +73,7 @@ impl Dispatcher {
     async fn turn(&mut self) {
         self.follow_session();
         let moment = self.engine.runtime.moment();
-        let is_rested = self.engine.pauses.next_at().is_some_and(|at| at <= moment);
-        let is_woken = is_rested || (self.is_due() && self.ask_again_at <= moment);
+        let is_woken = self.is_due() && self.ask_again_at <= moment;
         if self.wants_claim || self.sweep_at <= moment || is_woken {
             self.claim().await;
             return;
@@ -84,7 +83,7 @@ impl Dispatcher {
             self.engine.watchers.look_again();
         }
         let recurring = self.engine.runtime.rest(self.sweep_at.min(self.look_again_at).since(moment));
-        let (alarm, rested) = (self.alarm(), self.rested());
+        let alarm = self.alarm();
         let kicked = self.engine.kick.notified();
         tokio::select! {
             biased;
@@ -103,7 +102,6 @@ impl Dispatcher {
             () = kicked => self.wants_claim = true,
             () = recurring => {}
             () = alarm => {}
-            () = rested => {}
         }
     }
 
@@ -122,15 +120,6 @@ impl Dispatcher {
         match self.next_due_at() {
             Some(_) if self.is_due() => runtime.sleep(self.ask_again_at.since(runtime.moment())),
             Some(at) => runtime.sleep_until(at),
-            None => Box::pin(std::future::pending()),
-        }
-    }
-
-    /// Resolves when the next pause that this engine measures is over.
-    fn rested(&self) -> BoxFuture<()> {
-        let runtime = &self.engine.runtime;
-        match self.engine.pauses.next_at() {
-            Some(at) => runtime.sleep(at.since(runtime.moment())),
             None => Box::pin(std::future::pending()),
         }
     }
@@ -181,12 +170,9 @@ impl Dispatcher {
             // Now and then in any case: a notice may have been lost silently.
             with_mail: self.with_mail || sweep,
             sweep,
-            rested: self.engine.pauses.ended(moment),
         };
-        let rested = claim.rested.clone();
         match self.engine.store.claim(claim).await {
             Ok(claimed) => {
-                self.engine.pauses.told(&rested);
                 self.request += 1;
                 self.with_mail = false;
                 let is_suspect = |leased: &&Leased| self.engine.suspicion(leased).is_some();

@@ -17,7 +17,6 @@ use crate::failures::{Failing, Failures};
 use crate::inbox::Arrival;
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
-use crate::pauses::Pauses;
 use crate::quarantine::{Admission, give_back};
 use crate::registry::Registry;
 use crate::request::{Request, Requests};
@@ -56,8 +55,6 @@ pub(crate) struct Inner {
     session: AtomicU64,
     residents: Mutex<Residents>,
     pub(crate) failures: Failures,
-    /// The pauses of parked executions that this engine measures.
-    pub(crate) pauses: Pauses,
     /// When it last warned that an execution needs a newer version of abide.
     pub(crate) newer_said_at: Mutex<Option<Timestamp>>,
     resident_count: AtomicUsize,
@@ -111,7 +108,6 @@ impl Engine {
             session: AtomicU64::new(0),
             residents: Mutex::default(),
             failures: Failures::default(),
-            pauses: Pauses::default(),
             newer_said_at: Mutex::default(),
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),

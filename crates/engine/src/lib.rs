@@ -30,7 +30,6 @@ mod mailbox;
 mod news;
 mod options;
 pub mod panics;
-mod pauses;
 mod presence;
 mod quarantine;
 mod reconcile;

@@ -47,41 +47,19 @@ enum Verdict {
     Block,
 }
 
-/// What a holder knows about a suspect beside its summary.
-struct Look {
-    now: Timestamp,
-    /// How many sessions in a row have died with it.
-    takeover_count: u32,
-    /// How much of its rest is left, if this engine has measured it.
-    rest_left: Option<Duration>,
-}
-
-/// Returns how long a suspect rests after this many deaths of its worker.
-fn full_rest(death_count: u32, options: &Options) -> Duration {
-    options.suspect_rest.saturating_mul(1 << death_count.saturating_sub(1).min(16)).min(REST_MAX)
-}
-
-/// Judges a suspect by its summary.
-fn judge(summary: Summary, look: &Look, options: &Options) -> (Record, Verdict) {
-    let Look { now, takeover_count, rest_left } = *look;
+/// Judges a suspect by its summary, and by how many sessions in a row have died with it.
+fn judge(summary: Summary, takeover_count: u32, now: Timestamp, options: &Options) -> (Record, Verdict) {
     let Suspicion { mut died_at, stand } = summary.suspicion.unwrap_or_default();
     let is_mark = |wait: &Waiting| matches!(wait, Waiting::Suspect { .. });
     let waiting = summary.waiting.into_iter().filter(|wait| !is_mark(wait)).collect();
     let mut is_again = false;
     let verdict = match stand {
         _ if planted(Bug::SuspectNeverRests) => Verdict::Run,
-        Stand::Resting(until) => {
-            // More than a full rest can only be left because the wall clock was set back.
-            let full = full_rest(count_of(&died_at), options);
-            match rest_left.unwrap_or_else(|| until.since(now).min(full)) {
-                Duration::ZERO => Verdict::Run,
-                left => Verdict::Rest(now.after(left)),
-            }
-        }
+        Stand::Resting(until) if until > now => Verdict::Rest(until),
         // Without a death since then, its holder has only begun anew.
         Stand::Alone { takeover_count: before } if takeover_count > before => {
             died_at.push(now);
-            let count = count_of(&died_at);
+            let count = u32::try_from(died_at.len()).unwrap_or(u32::MAX);
             if count >= options.suspect_death_count_max {
                 // An execution that is unblocked and kills again would add to these times without
                 // end.
@@ -89,20 +67,17 @@ fn judge(summary: Summary, look: &Look, options: &Options) -> (Record, Verdict) 
                 died_at.drain(..died_at.len() - options.suspect_death_count_max as usize);
                 Verdict::Block
             } else {
-                Verdict::Rest(now.after(full_rest(count, options)))
+                let rest = options.suspect_rest.saturating_mul(1 << (count - 1).min(16)).min(REST_MAX);
+                Verdict::Rest(now.after(rest))
             }
         }
-        Stand::Aside | Stand::Alone { .. } | Stand::Beside => Verdict::Run,
+        Stand::Aside | Stand::Alone { .. } | Stand::Resting(_) | Stand::Beside => Verdict::Run,
     };
     let stand = match verdict {
         Verdict::Rest(until) => Stand::Resting(until),
         Verdict::Run | Verdict::Block => Stand::Aside,
     };
     (Record { suspicion: Suspicion { died_at, stand }, waiting, is_again }, verdict)
-}
-
-fn count_of(died_at: &[Timestamp]) -> u32 {
-    u32::try_from(died_at.len()).unwrap_or(u32::MAX)
 }
 
 impl Record {
@@ -140,13 +115,7 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: 
         Ok(summary) => summary,
         Err(error) => return End::from(error),
     };
-    let (now, moment) = (engine.runtime.now(), engine.runtime.moment());
-    let rest_left = match summary.suspicion.as_ref().map(|suspicion| suspicion.stand) {
-        Some(Stand::Resting(until)) => engine.pauses.take(leased.key, until, moment),
-        _ => None,
-    };
-    let look = Look { now, takeover_count: leased.takeover_count, rest_left };
-    let (record, verdict) = judge(summary, &look, &engine.options);
+    let (record, verdict) = judge(summary, leased.takeover_count, engine.runtime.now(), &engine.options);
     leased.suspicion = Some(record.suspicion.clone());
     match verdict {
         Verdict::Block => {
@@ -154,11 +123,10 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: 
             failures::block(engine, leased, block).await
         }
         Verdict::Rest(until) => {
-            let (key, address) = (leased.key, leased.address().clone());
-            let rest = text::when(until, now);
+            let address = leased.address().clone();
+            let rest = text::when(until, engine.runtime.now());
             tracing::warn!(%address, rest, "an execution that killed its worker rests");
             let summary = record.summary_at_rest(&leased, until);
-            engine.begin_pause(key, until, (moment, until.since(now)));
             Ledger::new(&engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await
         }
         Verdict::Run => {
@@ -205,14 +173,6 @@ mod tests {
     }
 
     fn check(died_at: &[i64], stand: Stand, now: i64) -> (usize, Stand, Verdict) {
-        check_measured(died_at, stand, (now, None))
-    }
-
-    fn check_measured(
-        died_at: &[i64],
-        stand: Stand,
-        (now, rest_left): (i64, Option<Duration>),
-    ) -> (usize, Stand, Verdict) {
         let options = Options {
             suspect_rest: Duration::from_secs(1),
             suspect_death_count_max: 3,
@@ -230,8 +190,7 @@ mod tests {
             unclaimed: None,
             sites: None,
         };
-        let look = Look { now: at(now), takeover_count: 7, rest_left };
-        let (record, verdict) = judge(summary, &look, &options);
+        let (record, verdict) = judge(summary, 7, at(now), &options);
         (record.suspicion.died_at.len(), record.suspicion.stand, verdict)
     }
 
@@ -268,17 +227,5 @@ mod tests {
         let resting = Stand::Resting(at(12));
         assert_eq!(check(&[1], resting, 11), (1, resting, Verdict::Rest(at(12))));
         assert_eq!(check(&[1], resting, 12), (1, Stand::Aside, Verdict::Run));
-    }
-
-    #[test]
-    fn a_rest_is_no_longer_than_a_full_one_whatever_the_clock_says() {
-        let resting = Stand::Resting(at(3_600));
-        let judged = |left| {
-            let (_, stand, verdict) = check_measured(&[1, 2], resting, (10, left));
-            (stand, verdict)
-        };
-        assert_eq!(judged(None), rests(12));
-        assert_eq!(judged(Some(Duration::from_secs(1))), rests(11), "this engine has measured it");
-        assert_eq!(judged(Some(Duration::ZERO)), (Stand::Aside, Verdict::Run));
     }
 }

@@ -41,7 +41,6 @@ pub(crate) async fn leave(engine: &Arc<Inner>, leased: Leased) -> std::result::R
         }
     }
     let until = engine.runtime.now().after(TURN_PAUSE);
-    engine.begin_pause(leased.key, until, (engine.runtime.moment(), TURN_PAUSE));
     let summary = execution.summary(&[Waiting::Build { until }]);
     // It listens to nothing, and nothing is lost: it is woken when its pause is over.
     Err(Ledger::new(engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await)

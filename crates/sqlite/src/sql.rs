@@ -299,10 +299,6 @@ WHERE key IN (
     ORDER BY place_at
     LIMIT ?3
 )";
-pub(crate) const ROUSE: &str = "
-UPDATE abide_executions
-SET place = ?4, rank = COALESCE(32768 - (queue & 65535), 0), place_at = ?3
-WHERE key = ?1 AND place = ?2 AND rank = 0";
 pub(crate) const TIMER_NEXT: &str = "
 SELECT place_at, key
 FROM abide_executions INDEXED BY abide_executions_place

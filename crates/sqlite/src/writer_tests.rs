@@ -87,15 +87,7 @@ fn what_is_held_is_counted_anew_after_a_commit_of_unknown_outcome() {
     };
     beat(&mut believed);
     deny_next_commit(&ours);
-    let claim = Claim {
-        session,
-        request: 1,
-        slots: 9,
-        care_slots: 9,
-        with_mail: false,
-        sweep: false,
-        rested: Vec::new(),
-    };
+    let claim = Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false };
     assert!(is_unknown(&block_on(ours.claim(claim.clone()))));
     let leased = block_on(ours.claim(claim)).unwrap().leased;
     believed.give(leased[0].key.0, leased[0].lease.epoch);

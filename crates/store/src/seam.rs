@@ -220,10 +220,6 @@ pub struct Claim {
     pub with_mail: bool,
     /// Whether to also look for dead sessions and take their executions from them.
     pub sweep: bool,
-    /// Executions that are parked until a time, and whose time has come although the wall clock
-    /// does not say so: the session has parked each for a pause, and measured it on a clock that
-    /// nobody can set. Any other execution stays where it is.
-    pub rested: Vec<ExecutionKey>,
 }
 
 /// The answer to a claim.

@@ -298,32 +298,6 @@ fn a_resume_does_not_end_a_rest() {
     });
 }
 
-/// A rest is a duration. Only its record is a time of the wall clock.
-#[test]
-fn a_rest_lasts_as_long_as_it_says_when_the_clock_is_set_back() {
-    on_both(async |world| {
-        let mut workers = vec![same_build(&world).await];
-        workers[0].start(poison, u32::MAX).id("poison").await.unwrap();
-        // After the fourth death of its own, the suspect rests for four seconds.
-        for _ in 0..6 {
-            within(&world, secs(600), world.died.notified()).await;
-            workers.push(same_build(&world).await);
-        }
-        let handle = workers.last().unwrap().handle::<u64>("poison");
-        let rests = async {
-            while handle.status().await.unwrap() != Status::Sleeping {
-                world.lab.sleep(ms(10)).await;
-            }
-        };
-        within(&world, secs(20), rests).await;
-        world.lab.set_clock_back(hours(1));
-        world.lab.sleep(secs(3)).await;
-        assert_eq!(world.company("poison").len(), 6, "it rests");
-        world.lab.sleep(secs(2)).await;
-        assert_eq!(world.company("poison").len(), 7, "{}", handle.why().await.unwrap());
-    });
-}
-
 #[test]
 fn what_is_unblocked_and_kills_again_is_blocked_after_one_death() {
     on_both(async |world| {

@@ -80,7 +80,6 @@ impl ClaimWork {
         if claim.sweep {
             sweep(batch, now)?;
         }
-        rouse(batch, claim)?;
         let mut timers = promote(batch, claim.session, now)?;
         // Before new leases are granted: a lease carries its own mail, which must not be reported
         // twice.
@@ -414,23 +413,6 @@ fn promote(batch: &mut Batch<'_>, session: SessionId, now: Timestamp) -> Result<
     Ok(Timers { more: left == 0, next_wake_at })
 }
 
-/// Makes executions ready whose pauses are over, whatever the clock says.
-fn rouse(batch: &mut Batch<'_>, claim: &Claim) -> Result<(), Stop> {
-    for key in &claim.rested {
-        let (key, now) = (integer(key.0), batch.now().as_micros());
-        for route in batch.served(claim.session)?.iter() {
-            let mut rouse = batch.connection.prepare_cached(sql::ROUSE)?;
-            if rouse.execute([key, place::timers(*route), now, place::ready(*route)])? > 0 {
-                batch.caches.idle_routes.remove(route);
-                batch.caches.rows.remove(&key);
-                batch.caches.targets.remove(&key);
-                break;
-            }
-        }
-    }
-    Ok(())
-}
-
 fn sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -625,15 +607,7 @@ mod tests {
     }
 
     fn claim(session: SessionId) -> Claim {
-        Claim {
-            session,
-            request: 1,
-            slots: 9,
-            care_slots: 9,
-            with_mail: false,
-            sweep: false,
-            rested: Vec::new(),
-        }
+        Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false }
     }
 
     /// Leaves the execution out, and returns for how long.

@@ -441,15 +441,8 @@ mod tests {
             let (_folder, ours, _theirs) = pair();
             let session = register(&ours, "default");
             start(&ours, "a");
-            let claim = Claim {
-                session,
-                request: 1,
-                slots: 1,
-                care_slots: 0,
-                with_mail: false,
-                sweep: false,
-                rested: Vec::new(),
-            };
+            let claim =
+                Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
             let mut leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
             for _ in 0..2 {
                 let text = ["UPDATE abide_executions SET status = ", damaged].concat();
@@ -476,15 +469,8 @@ mod tests {
             let session = register(&ours, "default");
             start(&ours, "a");
             start(&ours, "b");
-            let claim = Claim {
-                session,
-                request: 1,
-                slots: 1,
-                care_slots: 0,
-                with_mail: false,
-                sweep: false,
-                rested: Vec::new(),
-            };
+            let claim =
+                Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
             let mut leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
             block_on(ours.commit(commit_of(&leased, Hold::Keep, Vec::new()))).unwrap();
             leased.version = leased.version.next();

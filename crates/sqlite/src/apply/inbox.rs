@@ -482,15 +482,7 @@ mod tests {
         raw.execute("UPDATE abide_inbox SET body = ?1 WHERE id = 's'", [body]).unwrap();
         clock.advance(care::ORDER_GRACE);
         let session = register(&store, "elsewhere");
-        let claim = Claim {
-            session,
-            request: 1,
-            slots: 9,
-            care_slots: 9,
-            with_mail: false,
-            sweep: false,
-            rested: Vec::new(),
-        };
+        let claim = Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false };
         let claimed = block_on(store.claim(claim)).unwrap();
         assert!(claimed.care.is_empty(), "it cannot be read here");
         let later = clock.now().after(std::time::Duration::from_secs(60));

@@ -52,8 +52,7 @@ fn given(
     (store, session): (&Arc<SqliteStore>, SessionId),
     (request, slots, care_slots): (u64, usize, usize),
 ) -> Vec<String> {
-    let claim =
-        Claim { session, request, slots, care_slots, with_mail: true, sweep: false, rested: Vec::new() };
+    let claim = Claim { session, request, slots, care_slots, with_mail: true, sweep: false };
     let claimed = block_on(store.claim(claim)).expect("it is answered");
     let given = claimed.leased.iter().chain(&claimed.care);
     given.map(|leased| leased.execution.address().id.to_string()).collect()

@@ -163,7 +163,6 @@ impl Seat {
             care_slots: 0,
             with_mail: true,
             sweep,
-            rested: Vec::new(),
         };
         block_on(self.store.claim(claim)).expect("a live session may claim")
     }
@@ -172,15 +171,7 @@ impl Seat {
     pub(crate) fn claim_with_care(&mut self) -> Vec<Leased> {
         self.request += 1;
         let (session, request) = (self.session, self.request);
-        let claim = Claim {
-            session,
-            request,
-            slots: 1_000,
-            care_slots: 1_000,
-            with_mail: true,
-            sweep: true,
-            rested: Vec::new(),
-        };
+        let claim = Claim { session, request, slots: 1_000, care_slots: 1_000, with_mail: true, sweep: true };
         let Claimed { mut leased, care, .. } =
             block_on(self.store.claim(claim)).expect("a live session may claim");
         leased.extend(care);

@@ -31,15 +31,8 @@ fn take_care(fixture: &Fixture, seat: &Seat, id: &str) -> usize {
     let terminate = Body::Terminate { reason: String::new() };
     submit(&seat.store, vec![message("terminate", id, terminate)]).expect("it is taken");
     fixture.clock.advance(Duration::from_secs(3));
-    let claim = Claim {
-        session: seat.session,
-        request: 1,
-        slots: 0,
-        care_slots: 9,
-        with_mail: false,
-        sweep: false,
-        rested: Vec::new(),
-    };
+    let claim =
+        Claim { session: seat.session, request: 1, slots: 0, care_slots: 9, with_mail: false, sweep: false };
     block_on(seat.store.claim(claim)).expect("a live session may claim").care.len()
 }
 
@@ -88,15 +81,7 @@ fn a_session_that_cannot_be_read_is_over() {
         let beat = block_on(store.heartbeat(Beat::of(seat.session)));
         assert_eq!(beat.expect("it is answered"), Heartbeat::NotRegistered, "{damage}");
         let (session, request) = (seat.session, 1);
-        let claim = Claim {
-            session,
-            request,
-            slots: 1,
-            care_slots: 1,
-            with_mail: true,
-            sweep: true,
-            rested: Vec::new(),
-        };
+        let claim = Claim { session, request, slots: 1, care_slots: 1, with_mail: true, sweep: true };
         assert!(matches!(block_on(store.claim(claim)), Err(Error::Refused(_))), "{damage}");
         let mut late = held.clone();
         assert!(matches!(seat.commit(&mut late, vec![step(1)]), CommitOutcome::Fenced(_)), "{damage}");

@@ -33,15 +33,8 @@ fn filled(mail: &[Body]) -> (Fixture, Vec<u8>) {
 }
 
 fn claim(seat: &mut Seat, request: u64) -> Vec<Held> {
-    let claim = Claim {
-        session: seat.session,
-        request,
-        slots: 10,
-        care_slots: 0,
-        with_mail: true,
-        sweep: true,
-        rested: Vec::new(),
-    };
+    let claim =
+        Claim { session: seat.session, request, slots: 10, care_slots: 0, with_mail: true, sweep: true };
     match block_on(seat.store.claim(claim)) {
         Ok(claimed) => claimed.leased.into_iter().map(Held::from).collect(),
         Err(_) => Vec::new(),

@@ -90,15 +90,7 @@ fn a_claim_that_is_done_again_has_the_closure_beside_it_run_again() {
     let store = stepped(&fixture);
     let claim = |request| -> Answer<Claimed> {
         let (session, slots) = (innocent.session, 9);
-        store.claim(Claim {
-            session,
-            request,
-            slots,
-            care_slots: 0,
-            with_mail: false,
-            sweep: false,
-            rested: Vec::new(),
-        })
+        store.claim(Claim { session, request, slots, care_slots: 0, with_mail: false, sweep: false })
     };
     // The first time, all indexes are rebuilt, which does not help.
     let first = claim(1);

@@ -314,15 +314,7 @@ fn orders_that_cannot_be_read_keep_nobody_from_being_looked_after() {
     elsewhere.ability.lanes = [name("other")].into();
     let session = fixture.seat_of(&store, elsewhere).session;
     fixture.clock.advance(Duration::from_secs(3));
-    let claim = Claim {
-        session,
-        request: 1,
-        slots: 0,
-        care_slots: 1_000,
-        with_mail: false,
-        sweep: false,
-        rested: Vec::new(),
-    };
+    let claim = Claim { session, request: 1, slots: 0, care_slots: 1_000, with_mail: false, sweep: false };
     let care = block_on(store.claim(claim)).expect("it is answered").care;
     assert!((300..COUNT).contains(&care.len()), "{} of {COUNT} are looked after", care.len());
     assert_eq!(

@@ -2,9 +2,8 @@
 
 use abide_core::{Command, Listens, Waiting};
 
-use super::make::{by, cancel, name, pause, resume, signal, step, worker};
+use super::make::{by, cancel, pause, resume, signal, step, worker};
 use super::{Subject, table};
-use crate::{Claim, ExecutionKey};
 
 table![
     yielded_execution_is_ready_at_once,
@@ -23,8 +22,6 @@ table![
     paused_park_with_an_unseen_signal_waits,
     paused_park_with_an_unseen_control_is_ready_at_once,
     resting_execution_is_woken_by_time_alone,
-    rested_execution_is_ready_before_its_time,
-    only_a_parked_execution_is_rested,
     message_after_a_park_with_seen_messages_wakes,
     parked_work_is_ready_since_the_message,
 ];
@@ -183,39 +180,6 @@ fn resting_execution_is_woken_by_time_alone(subject: &Subject) {
     assert!(seat.claim_ids(1).is_empty());
     subject.advance_ms(1_000);
     assert_eq!(seat.claim_one().inbox.len(), 3);
-}
-
-/// The clock was set back, and the worker that parked the execution has measured its pause.
-fn rested_execution_is_ready_before_its_time(subject: &Subject) {
-    let (mut seat, mut held) = subject.held("a");
-    let until = Some(subject.later_ms(1_000));
-    let draft = subject.draft(&held).waiting(Waiting::Suspect { died_at: Vec::new(), until }).park();
-    subject.commit(&draft, &mut held);
-    subject.advance_ms(10);
-    let claim = Claim { rested: vec![held.key], ..seat.next_claim(0) };
-    assert!(seat.send(&claim).more);
-    assert_eq!(subject.look("a").ready_at, Some(subject.now()));
-    assert_eq!(seat.claim_one().key, held.key);
-}
-
-fn only_a_parked_execution_is_rested(subject: &Subject) {
-    let (mut seat, held) = subject.held("held");
-    let (_, mut waits) = subject.held("waits");
-    subject.commit(&subject.draft(&waits).park(), &mut waits);
-    let (_, mut elsewhere) = subject.held("elsewhere");
-    let until = Some(subject.later_ms(1_000));
-    let draft = subject.draft(&elsewhere).waiting(Waiting::Suspect { died_at: Vec::new(), until }).park();
-    subject.commit(&draft, &mut elsewhere);
-    let rested = vec![held.key, waits.key, ExecutionKey(1_000_000)];
-    let claim = Claim { rested, ..seat.next_claim(9) };
-    let claimed = seat.send(&claim);
-    assert_eq!((claimed.leased.len(), claimed.more), (0, false));
-    let mut other = worker();
-    other.ability.lanes = [name("other")].into();
-    let mut seat = subject.seat(other);
-    let claim = Claim { rested: vec![elsewhere.key], ..seat.next_claim(9) };
-    assert_eq!(seat.send(&claim).leased.len(), 0);
-    assert_eq!(subject.look("elsewhere").ready_at, None, "this session does not serve it");
 }
 
 fn message_after_a_park_with_seen_messages_wakes(subject: &Subject) {

@@ -275,7 +275,6 @@ impl Seat<'_> {
             care_slots: 0,
             with_mail: false,
             sweep: false,
-            rested: Vec::new(),
         }
     }
 

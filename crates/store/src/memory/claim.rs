@@ -14,7 +14,6 @@ impl MemoryState {
             self.sweep(now);
         }
         self.promote(claim.session, now);
-        self.rouse(claim, now);
         if claim.request > last_request {
             self.give(claim, now);
             self.give_care(claim, now);
@@ -32,22 +31,6 @@ impl MemoryState {
         for (wake_at, key) in due {
             self.change(key, |row| {
                 row.ready_at = Some(wake_at);
-                row.wake_at = None;
-            });
-        }
-    }
-
-    /// Makes executions ready whose pauses are over, whatever the clock says.
-    fn rouse(&mut self, claim: &Claim, now: Timestamp) {
-        let ability = &self.sessions.get(&claim.session).expect("it was found to be live").worker.ability;
-        let is_parked = |key: &&ExecutionKey| {
-            let row = self.rows.get(key);
-            row.is_some_and(|row| row.timer().is_some() && ability.serves(&row.route))
-        };
-        let parked: Vec<_> = claim.rested.iter().filter(is_parked).copied().collect();
-        for key in parked {
-            self.change(key, |row| {
-                row.ready_at = Some(now);
                 row.wake_at = None;
             });
         }

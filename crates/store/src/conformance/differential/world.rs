@@ -78,15 +78,7 @@ impl World {
                 seat.request += 1;
                 let (session, request) = (seat.session, seat.request);
                 let (slots, care_slots, with_mail, sweep) = (*slots, *care_slots, *with_mail, *sweep);
-                self.claim(Claim {
-                    session,
-                    request,
-                    slots,
-                    care_slots,
-                    with_mail,
-                    sweep,
-                    rested: Vec::new(),
-                })
+                self.claim(Claim { session, request, slots, care_slots, with_mail, sweep })
             }
             Step::Commit { .. } | Step::Transact { .. } if self.held.is_empty() => {
                 "no lease was given yet".to_owned()
