@@ -96,6 +96,10 @@ macro_rules! op_options {
         ///
         /// Rename every use of a name together: an old name that is still in use, or that two
         /// operations claim, blocks the execution. The operation's own name changes nothing.
+        ///
+        /// An older build does not know the new name. If it takes over an execution that recorded
+        /// it, in a rolling deploy or after a rollback, it runs the operation again under the old
+        /// one.
         pub fn renamed_from(mut self, old: &str) -> Self {
             self.name.rename_from(old);
             self

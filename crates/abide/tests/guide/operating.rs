@@ -18,6 +18,21 @@ async fn pays(ctx: Ctx) -> Result<Receipt> {
     ctx.step("pay", || async { Ok(Receipt { till: ctx.state::<App>().till.to_string() }) }).await
 }
 
+async fn serve(url: String, stop: impl Future) -> Result<()> {
+    let abide = Abide::builder(url).shutdown_grace(secs(60)).open().await?;
+    // For example tokio::signal::ctrl_c().
+    stop.await;
+    abide.shutdown().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_process_serves_until_it_is_asked_to_stop() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite:{}/app.db", folder.path().display());
+    serve(url, std::future::ready(())).await
+}
+
 #[tokio::test]
 async fn a_store_is_opened_and_waited_for() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
