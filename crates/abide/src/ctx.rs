@@ -201,7 +201,10 @@ impl Ctx {
     /// The first answer of a run is recorded, and every later question of this name has the same
     /// answer. An execution has passed this place if it has recorded an operation behind it, or one
     /// that the code has not asked for yet. A step that ran there without being recorded proves
-    /// nothing.
+    /// nothing. Neither does a `recv` without a timeout that still waits: it records nothing before
+    /// its signal comes.
+    ///
+    /// An older build that takes over does not ask this question, and runs its own code.
     ///
     /// Inside a step's closure the call blocks the execution, as every operation does there.
     ///

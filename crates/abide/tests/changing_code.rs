@@ -442,3 +442,48 @@ fn the_guide_says_what_becomes_of_each_change() {
         table.iter().filter(|[change, ..]| !rows.iter().any(|row| row.change == change)).collect();
     assert!(untested.is_empty(), "no code runs these rows of the guide: {untested:?}");
 }
+
+/// Two steps of one name, which are begun in the order in which they are created, or in the other.
+mod one_name {
+    use super::*;
+
+    fn pay(ctx: &Ctx, person: &'static str) -> impl Future<Output = Result<String>> {
+        ctx.step("pay", async || Ok(person.to_owned()))
+    }
+
+    #[workflow(name = "flow")]
+    pub(super) async fn ann_first(ctx: Ctx) -> Result<String> {
+        let (ann, bob) = (pay(&ctx, "ann"), pay(&ctx, "bob"));
+        let (ann, bob) = futures_util::join!(ann, bob);
+        go(&ctx).await?;
+        Ok(format!("ann's is for {}, bob's is for {}", ann?, bob?))
+    }
+
+    #[workflow(name = "flow")]
+    pub(super) async fn bob_first(ctx: Ctx) -> Result<String> {
+        let (ann, bob) = (pay(&ctx, "ann"), pay(&ctx, "bob"));
+        let (bob, ann) = futures_util::join!(bob, ann);
+        go(&ctx).await?;
+        Ok(format!("ann's is for {}, bob's is for {}", ann?, bob?))
+    }
+}
+
+/// The number counts first polls, so the order of the arguments of a `join!` matters and the order
+/// of creation does not.
+#[test]
+fn operations_of_one_name_are_numbered_when_they_are_first_polled() {
+    let told = Lab::run(7, |lab| async move {
+        let with = |builder: Builder| builder.session_ttl(secs(3));
+        let old = |builder| with(builder).workflow(one_name::ann_first);
+        let (machine, abide) = lab.worker_with(old).await.unwrap();
+        abide.start(one_name::ann_first, ()).id("one").await.unwrap();
+        lab.sleep(secs(3)).await;
+        lab.crash(machine);
+        let new = |builder| with(builder).workflow(one_name::bob_first);
+        let (_, abide) = lab.worker_with(new).await.unwrap();
+        let handle = abide.handle::<String>("one");
+        handle.signal("go", &()).await.unwrap();
+        handle.result().await.unwrap()
+    });
+    assert_eq!(told, "ann's is for bob, bob's is for ann");
+}

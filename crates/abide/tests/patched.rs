@@ -229,6 +229,41 @@ version!(before_wait, |ctx| {
     Ok(format!("{a}{x}"))
 });
 
+/// A sleep and a timeout record that they have begun. A `recv` without a timeout records nothing
+/// before its signal comes.
+#[test]
+fn a_recv_without_a_timeout_tells_nothing_of_how_far_the_code_came() {
+    assert_eq!(deployed(old::plain, 0, before_wait::plain), "AX, ran [a x], check=true");
+    assert_eq!(deployed(old_with_timeout::plain, 0, before_timeout::plain), "A-, ran [a], check=false");
+    assert_eq!(deployed(old_with_sleep::plain, 0, before_sleep::plain), "A-, ran [a], check=false");
+}
+
+version!(old_with_timeout, |ctx| {
+    let a = step(&ctx, "a").await?;
+    ctx.recv::<()>("first").timeout(days(1)).await?;
+    Ok(a)
+});
+
+version!(before_timeout, |ctx| {
+    let a = step(&ctx, "a").await?;
+    let x = if ctx.patched("check") { step(&ctx, "x").await? } else { "-".to_owned() };
+    ctx.recv::<()>("first").timeout(days(1)).await?;
+    Ok(format!("{a}{x}"))
+});
+
+version!(old_with_sleep, |ctx| {
+    let a = step(&ctx, "a").await?;
+    ctx.sleep(days(1)).await?;
+    Ok(a)
+});
+
+version!(before_sleep, |ctx| {
+    let a = step(&ctx, "a").await?;
+    let x = if ctx.patched("check") { step(&ctx, "x").await? } else { "-".to_owned() };
+    ctx.sleep(days(1)).await?;
+    Ok(format!("{a}{x}"))
+});
+
 #[test]
 fn a_change_is_taken_or_not_however_a_run_crashes() {
     let survived = Test::new().workflow(old::plain).crash_everywhere(patched_twice, ());
