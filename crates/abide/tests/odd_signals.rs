@@ -100,6 +100,22 @@ fn a_signal_of_another_type_is_set_aside_and_the_wait_goes_on() {
     });
 }
 
+/// The key of a signal that was set aside is used up.
+#[test]
+fn a_signal_that_was_set_aside_is_corrected_under_another_key() {
+    Lab::run_on_each(1, async |lab| {
+        let (_, abide) = lab.worker_with(first).await.unwrap();
+        let handle = abide.start(approval, ()).id("a").await.unwrap();
+        handle.signal("approval", "yes").idempotency_key("form-7").await.unwrap();
+        lab.sleep(secs(5)).await;
+        handle.signal("approval", &true).idempotency_key("form-7").await.unwrap();
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting, "it was sent before");
+        handle.signal("approval", &true).idempotency_key("form-7-corrected").await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "approved: true");
+    });
+}
+
 /// The timeout counts from the beginning of the wait, whatever signals come meanwhile.
 #[test]
 fn a_signal_that_was_set_aside_lengthens_no_timeout() {

@@ -129,7 +129,8 @@ fn send(
     match global.output {
         Output::Table if is_known => {
             output::say(format_args!(
-                "{what} had been sent to {id:?} before under this key: nothing was sent"
+                "{what} had been sent to {id:?} before under this key: nothing was sent; another value needs \
+                 another key"
             ));
         }
         Output::Table => output::say(format_args!("{what} was sent to {id:?}")),

@@ -159,7 +159,9 @@ async fn a_signal_that_is_repeated_under_its_key_arrives_once() {
     let place = TestStore::new();
     let abide = place.open().await;
     abide.start(waits, ()).id("w-1").await.expect("it waits");
-    for (value, told) in [("7", "was sent to"), ("7", "nothing was sent"), ("8", "nothing was sent")] {
+    for (value, told) in
+        [("7", "was sent to"), ("7", "nothing was sent"), ("8", "another value needs another key")]
+    {
         let sent = place.abide(&["signal", "w-1", "number", value, "--key", "k"]).ok();
         assert!(sent.stderr.contains(told), "{sent:?}");
     }
