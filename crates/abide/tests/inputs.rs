@@ -137,7 +137,8 @@ fn a_child_with_another_input_is_not_given_the_result_of_the_first() {
         assert_eq!((handle.status().await.unwrap(), paid.all().as_str()), (Status::Blocked, "bob cyd"));
         let why = handle.why().await.unwrap();
         assert!(why.contains(ANOTHER), "{why}");
-        let ways_on = "to go on: abide unblock march --accept pay, or code that has the recorded input";
+        let ways_on = "to go on: abide unblock march --accept pay (this use only: a later one without a record runs), \
+                       or code that has the recorded input";
         assert!(why.contains(ways_on), "{why}");
         let Err(ClientError::Blocked { reason, .. }) = handle.result().await else { panic!("it is blocked") };
         assert!(reason.contains(ANOTHER) && reason.ends_with(ways_on), "{reason}");

@@ -153,7 +153,11 @@ pub fn ways_on(id: &ExecutionId, block: &Block) -> Option<String> {
 /// Returns the ways on from an operation that was recorded with another input.
 fn ways_on_with_other_input(id: &ExecutionId, op: &Op) -> String {
     let (id, label) = (argument(id.as_str()), op.label());
-    format!("abide unblock {id} --accept {}, or code that has the recorded input", argument(&label))
+    format!(
+        "abide unblock {id} --accept {} (this use only: a later one without a record runs), or code that has the \
+         recorded input",
+        argument(&label)
+    )
 }
 
 /// Returns the ways on from a step whose result could not be recorded.
