@@ -13,6 +13,39 @@ async fn pack(_ctx: Ctx, cart: Vec<String>) -> Result<String> {
     Ok(cart.join(", "))
 }
 
+/// Packs under a fixed id, and fails or goes on in a next run.
+#[workflow]
+async fn packs(ctx: Ctx, (cart, is_continued): (Vec<String>, bool)) -> Result<String> {
+    let parcel = ctx.run(pack, cart).id("parcel-42").await?;
+    match is_continued {
+        true => ctx.continue_as_new((vec![parcel], true)).await,
+        false => Err(Error::new("no van")),
+    }
+}
+
+#[abide::test]
+async fn the_id_of_a_child_is_taken_in_every_later_run(abide: Abide) -> Result<()> {
+    let cart = vec!["tea".to_string()];
+    let handle = abide.start(packs, (cart, false)).await?;
+    let refused = r#"child "parcel-42" was not started: "parcel-42" exists "#;
+    assert!(handle.result().await.is_err_and(|error| error.to_string().contains("no van")));
+    for _ in 0..2 {
+        handle.retry().await?;
+        let error = handle.result().await.unwrap_err().to_string();
+        assert!(error.contains(refused), "{error}");
+    }
+    Ok(())
+}
+
+#[abide::test]
+async fn the_id_of_a_child_is_taken_in_a_run_that_goes_on(abide: Abide) -> Result<()> {
+    let handle = abide.start(packs, (vec!["tea".to_string()], true)).await?;
+    let refused = r#"child "parcel-42" was not started: "parcel-42" exists "#;
+    let error = handle.result().await.unwrap_err().to_string();
+    assert!(error.contains(refused), "{error}");
+    Ok(())
+}
+
 #[task]
 async fn ship(_ctx: Ctx, parcel: String) -> Result<u32> {
     Ok(u32::try_from(parcel.len()).expect("a short parcel"))
