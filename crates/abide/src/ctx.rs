@@ -225,7 +225,7 @@ impl Ctx {
     }
 
     /// Returns the time of the last recorded result that this code has seen: the same in every
-    /// replay.
+    /// replay. [`Timestamp::after`] and [`Timestamp::since`] compute with it.
     pub fn now(&self) -> Timestamp {
         match &self.home {
             Home::Workflow(board) => board.now(),

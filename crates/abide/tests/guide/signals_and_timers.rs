@@ -73,6 +73,23 @@ async fn naps(ctx: Ctx, at: Timestamp) -> Result<()> {
 }
 
 #[workflow]
+async fn waits(ctx: Ctx) -> Result<()> {
+    let begun = ctx.now();
+    ctx.sleep_until(begun.after(hours(1))).await?;
+    let waited = ctx.now().since(begun);
+    assert!(waited >= hours(1) && waited < hours(2), "{waited:?}");
+    assert_eq!(ctx.now(), begun.after(waited));
+    assert_eq!(ctx.now().before(waited), begun);
+    assert_eq!(begun.since(ctx.now()), secs(0));
+    Ok(())
+}
+
+#[abide::test]
+async fn times_are_computed(abide: Abide) -> Result<()> {
+    Ok(abide.run(waits, ()).await?)
+}
+
+#[workflow]
 async fn ship_or_cancel(ctx: Ctx) -> Result<String> {
     select! {
         paid = ctx.recv::<Payment>("paid") => Ok(format!("shipped for {}", paid?.cents)),
