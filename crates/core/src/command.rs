@@ -269,7 +269,7 @@ pub enum Block {
     },
     /// The execution kills its worker.
     Poison {
-        /// The number and times of the deaths, and its last known activity.
+        /// The number and times of the deaths, and its last known activity, if there is one.
         reason: String,
     },
     /// The code asks for an operation with another input than it was recorded with.

@@ -1,5 +1,7 @@
 //! Poison that never ends: it is blocked, with its history, and its application lives on.
 
+use abide::Workflow;
+
 use super::*;
 
 /// The number of deaths: those before the suspect runs alone, and those while it does.
@@ -40,6 +42,45 @@ fn poison_without_end_is_blocked_and_its_application_lives() {
             let status = workers.last().unwrap().handle::<u32>(id).status().await.unwrap();
             assert_eq!(status, Status::Completed);
         }
+    });
+}
+
+/// Records a step, and kills its process in the next one.
+#[workflow]
+async fn poison_later(ctx: Ctx) -> Result<()> {
+    let world = ctx.state::<Shared>();
+    ctx.step("greet", || async { Ok(()) }).await?;
+    ctx.step("kill", || async {
+        let _mark = world.enter(&ctx).await;
+        world.die().await;
+        Ok(())
+    })
+    .await
+}
+
+/// Returns the reason of a poison that has been blocked.
+async fn blocked<W: Workflow>(world: &Shared, code: W, input: W::Input) -> String {
+    let mut workers = vec![same_build(world).await];
+    workers[0].start(code, input).id("poison").await.unwrap();
+    for _ in 0..DEATH_COUNT {
+        within(world, secs(600), world.died.notified()).await;
+        workers.push(same_build(world).await);
+    }
+    world.lab.sleep(secs(60)).await;
+    workers.last().unwrap().handle::<()>("poison").why().await.unwrap()
+}
+
+/// The record of an outcome also has the step that runs next. No outcome comes before the first
+/// step.
+#[test]
+fn a_blocked_poison_names_its_last_activity_if_it_ever_recorded_something() {
+    on_both(async |world| {
+        let why = blocked(&world, poison_later, ()).await;
+        assert!(why.contains(r#"; last seen running step "kill""#), "{why}");
+    });
+    on_both(async |world| {
+        let why = blocked(&world, poison, u32::MAX).await;
+        assert!(why.contains("its worker died 5 times") && !why.contains("last seen"), "{why}");
     });
 }
 
