@@ -93,6 +93,18 @@ pub trait Workflow: Code {}
 /// A function without a journal of its own: runs whole, retried whole.
 pub trait Task: Code {}
 
+/// Code that is retried as a whole, by the policy of its start: every [`Task`].
+///
+/// A trait of its own, because the compiler's message is about `.retry(..)` and not about tasks.
+#[diagnostic::on_unimplemented(
+    message = "set `.retry(..)` on the steps of `{Self}`: a workflow is not retried as a whole, only a task is",
+    label = "this starts a workflow, which has no retry policy"
+)]
+pub trait Retried: Task {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Task> Retried for T {}
+
 /// The success type of a `Result`, for the macros.
 #[diagnostic::on_unimplemented(
     message = "return a `Result`: a workflow or task returns `Result<T>`, or `Result<T, E>` with an error that `?` takes",

@@ -66,7 +66,7 @@ pub use crate::await_result::AwaitResult;
 pub use crate::canonical::hash as input_hash;
 pub use crate::child::{Child, RunChild, StartChild};
 pub use crate::client_error::ClientError;
-pub use crate::code::{Again, Code, Recorded, Task, Value, Workflow};
+pub use crate::code::{Again, Code, Recorded, Retried, Task, Value, Workflow};
 pub use crate::ctx::{Ctx, State};
 pub use crate::durations::{days, hours, minutes, ms, secs};
 pub use crate::error::{Error, Result, ResultExt};

@@ -79,8 +79,12 @@ macro_rules! start_options {
             self
         }
 
-        /// Sets the retry policy of a task.
-        pub fn retry(mut self, retry: abide_core::Retry) -> Self {
+        /// Sets the retry policy of a task. A workflow has none: the policies of its steps, tasks
+        /// and children keep what has succeeded, and a new attempt of the whole would not.
+        pub fn retry(mut self, retry: abide_core::Retry) -> Self
+        where
+            C: $crate::code::Retried,
+        {
             self.options.set_retry(retry);
             self
         }
