@@ -92,6 +92,33 @@ version!(shortly, |ctx| {
     Ok(paid.to_string())
 });
 
+/// A version whose only step is known by this.
+macro_rules! paying {
+    ($($version:ident: $name:literal $(, $option:ident($value:expr))*;)*) => {$(
+        version!($version, |ctx| {
+            let paid: u64 = ctx.step($name, || async { Ok(7) })$(.$option($value))*.await?;
+            go(&ctx).await?;
+            Ok(paid.to_string())
+        });
+    )*};
+}
+
+paying! {
+    keyed: "pay", key("a");
+    other_key: "pay", key("b");
+    renamed_without_key: "charge", renamed_from("pay");
+    renamed_undeclared: "charge", key("b");
+}
+
+// Both steps may end at once; then the code never asks for the result of the second.
+version!(racing, |ctx| {
+    let (one, other) = (ctx.step("pay", || async { Ok(7) }).key("a"), ctx.step("pay", || async { Ok(8) }));
+    let paid: u64 = tokio::select! { biased; paid = one => paid?, paid = other.key("b") => paid? };
+    go(&ctx).await?;
+    let again: u64 = ctx.step("pay", || async { Ok(9) }).key("c").await?;
+    Ok(format!("{paid}{again}"))
+});
+
 // Fails once; the next attempt comes an hour later.
 version!(failing, |ctx| {
     let retry = Retry::fixed(minutes(60)).max_attempts(2);
@@ -318,6 +345,50 @@ fn an_entry_that_a_renamed_step_leaves_unused_is_told() {
         assert_eq!(handle.status().await.unwrap(), Status::Completed);
         assert!(!handle.why().await.unwrap().contains("unused"), "{}", handle.why().await.unwrap());
     });
+}
+
+/// Runs one version up to the signal, and then the other up to it. Returns the words of `why` about
+/// an entry that went unused.
+fn hint<O, N>(old: O, new: N) -> Option<String>
+where
+    O: Workflow<Input = (), Output = String> + Copy,
+    N: Workflow<Input = (), Output = String> + Copy,
+{
+    Lab::run(7, |lab| async move {
+        let ran = Ran::default();
+        let (first, abide) = machine(&lab, &ran, old).await;
+        abide.start(old, ()).id("one").await.unwrap();
+        lab.sleep(secs(2)).await;
+        lab.crash(first);
+        let (_, abide) = machine(&lab, &ran, new).await;
+        let handle = abide.handle::<String>("one");
+        handle.signal("poke", &()).await.unwrap();
+        lab.sleep(secs(10)).await;
+        let why = handle.why().await.unwrap();
+        handle.signal("go", &()).await.unwrap();
+        lab.sleep(secs(10)).await;
+        let ended = handle.why().await.unwrap();
+        let hint = |why: &str| why.split_once("; step ").map(|(_, hint)| hint.to_owned());
+        assert_eq!(hint(&why), hint(&ended), "{why} {ended}");
+        hint(&why)
+    })
+}
+
+#[test]
+fn an_entry_that_another_key_leaves_unused_is_told() {
+    let keeps = "was its key changed? a recorded operation keeps its key.";
+    let declare = r#"renamed? use .renamed_from("pay"), with the key as it was."#;
+    let told = |begun: &str, recorded: &str, advice: &str| {
+        Some(format!("{begun} ran although an entry of step {recorded} went unused: {advice}"))
+    };
+    let keyed = r#""pay" [a]"#;
+    assert_eq!(hint(keyed::plain, short::plain), told(r#""pay""#, keyed, keeps));
+    assert_eq!(hint(short::plain, keyed::plain), told(keyed, r#""pay""#, keeps));
+    assert_eq!(hint(keyed::plain, other_key::plain), told(r#""pay" [b]"#, keyed, keeps));
+    assert_eq!(hint(keyed::plain, renamed_without_key::plain), told(r#""charge""#, keyed, declare));
+    assert_eq!(hint(keyed::plain, renamed_undeclared::plain), told(r#""charge" [b]"#, keyed, declare));
+    assert_eq!(hint(keyed::plain, keyed::plain), None);
+    assert_eq!(hint(racing::plain, racing::plain), None, "the code asked for it");
 }
 
 /// The step has an entry under its new name after that: a replay does not begin it anew.

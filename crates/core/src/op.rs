@@ -211,7 +211,7 @@ impl Uses {
         if let Some(key) = wanted.key.filter(|_| !planted(Bug::KeyIgnored)) {
             // Its name is taken for its kind, but that does not count as a use without a key.
             self.once.insert(use_key ^ KEYED, ());
-            use_key = Hash::new().with(&use_key.to_le_bytes()).with(key.as_str().as_bytes()).finish();
+            use_key = keyed(use_key, key);
         }
         let nth = self.count(use_key);
         Ok(Op { kind: wanted.kind, name: wanted.name.clone(), key: wanted.key.cloned(), nth })
@@ -242,10 +242,16 @@ impl Uses {
         Ok(())
     }
 
-    /// Whether this name was used for an operation of this kind.
-    pub fn has(&self, kind: OpKind, name: &Name) -> bool {
-        let use_key = use_key(kind, crate::hash::of(name.as_str().as_bytes()));
+    /// Whether the name of this operation was used for its kind, with any key.
+    pub fn has_name(&self, op: &Op) -> bool {
+        let use_key = asked(op);
         self.once.contains(&use_key) || self.once.contains(&(use_key ^ KEYED))
+    }
+
+    /// Whether the name of this operation was used for its kind with its key, any number of times.
+    pub fn has(&self, op: &Op) -> bool {
+        let use_key = asked(op);
+        self.once.contains(&op.key.as_ref().map_or(use_key, |key| keyed(use_key, key)))
     }
 
     fn count(&mut self, use_key: u64) -> u32 {
@@ -294,6 +300,18 @@ impl Uses {
 
 /// Distinguishes the mark of a name that was used with keys from its use without one.
 const KEYED: u64 = 0x5bd1_e995_9e37_79b9;
+
+/// Returns the key of the use that asks for this operation. The result of a child has none of its
+/// own: the start of the child does.
+fn asked(op: &Op) -> u64 {
+    let kind = if op.kind == OpKind::ChildResult { OpKind::Child } else { op.kind };
+    use_key(kind, crate::hash::of(op.name.as_str().as_bytes()))
+}
+
+/// Returns the key of a use of the name with this key.
+fn keyed(use_key: u64, key: &Name) -> u64 {
+    Hash::new().with(&use_key.to_le_bytes()).with(key.as_str().as_bytes()).finish()
+}
 
 /// Returns a key that is only kept in memory, so it may change.
 fn use_key(kind: OpKind, name_hash: u64) -> u64 {

@@ -107,9 +107,9 @@ impl BoardState {
         }
     }
 
-    /// Whether the code has used the name of this operation for its kind.
-    pub(crate) fn has_used(&self, op: &Op) -> bool {
-        self.uses.has(op.kind, &op.name)
+    /// Returns the names that the code has used.
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.uses
     }
 
     /// Returns the input of the next run and where the code asks for it, if it wants one.

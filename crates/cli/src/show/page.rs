@@ -53,7 +53,7 @@ fn head(picture: &Picture, now: Timestamp) -> String {
         line("unused", unused.collect::<Vec<_>>().join(", "));
     }
     if let Some(unclaimed) = &summary.unclaimed {
-        line("renamed?", unclaimed.to_string());
+        line("hint", unclaimed.to_string());
     }
     line("created", text::when(snapshot.created_at, now));
     if !execution.is_finished() {

@@ -223,8 +223,8 @@ impl Runner {
         ops.join(" and ")
     }
 
-    /// Returns the first operation that the code began anew and that may have been renamed. A
-    /// replay does not begin it again, so one that an earlier holder found counts until the code
+    /// Returns the first operation that the code began anew and that may have another name or key
+    /// than before. A replay does not begin it again, so one that an earlier holder found counts until the code
     /// asks for the entry that it left unused.
     pub(super) fn unclaimed(&self) -> Option<Unclaimed> {
         let before = self.seat.unclaimed();
@@ -234,10 +234,9 @@ impl Runner {
         let Some(active) = self.run.stage.active() else { return before.cloned() };
         let state = active.board.0.lock();
         let left = self.run.cursor.unclaimed();
-        let first = Unclaimed::first(&self.run.begun, &left, |op| state.has_used(op));
+        let first = Unclaimed::first(&self.run.begun, &left, state.uses());
         let is_left = |before: &&Unclaimed| {
-            let recorded = &before.recorded;
-            !self.run.stage.is_live() || (left.contains(recorded) && !state.has_used(recorded))
+            !self.run.stage.is_live() || (left.contains(&before.recorded) && before.is_left(state.uses()))
         };
         first.or_else(|| before.filter(is_left).cloned())
     }
