@@ -159,10 +159,10 @@ fn advised(why: &str, option: &str) -> Option<String> {
 async fn start(abide: &Abide, root: &Root, calls: &mut Vec<ApiName>) -> Answer {
     calls.push(("Abide", "start"));
     macro_rules! started {
-        ($code:expr, $input:expr) => {{
+        ($sort:ident $code:expr, $input:expr) => {{
             let mut start = abide.start($code, $input);
             called!(calls, start = Start::id(&root.id));
-            let answer = with_options!(calls, Start = start, root.options).await;
+            let answer = with_options!(calls, $sort Start = start, root.options).await;
             if let Ok(handle) = &answer {
                 assert_eq!(handle.id(), root.id, "a handle has the id of what was started");
                 assert!(
@@ -175,23 +175,23 @@ async fn start(abide: &Abide, root: &Root, calls: &mut Vec<ApiName>) -> Answer {
         }};
     }
     match &root.code {
-        Code::Workflow(input) => started!(code::program, (**input).clone()),
-        Code::Task(input) => started!(code::job, *input),
+        Code::Workflow(input) => started!(workflow code::program, (**input).clone()),
+        Code::Task(input) => started!(task code::job, *input),
     }
 }
 
 async fn run(abide: &Abide, root: &Root, calls: &mut Vec<ApiName>) -> Answer {
     calls.push(("Abide", "run"));
     macro_rules! ran {
-        ($code:expr, $input:expr) => {{
+        ($sort:ident $code:expr, $input:expr) => {{
             let mut run = abide.run($code, $input);
             called!(calls, run = Run::id(&root.id));
-            result(with_options!(calls, Run = run, root.options).await)
+            result(with_options!(calls, $sort Run = run, root.options).await)
         }};
     }
     match &root.code {
-        Code::Workflow(input) => ran!(code::program, (**input).clone()),
-        Code::Task(input) => ran!(code::job, *input),
+        Code::Workflow(input) => ran!(workflow code::program, (**input).clone()),
+        Code::Task(input) => ran!(task code::job, *input),
     }
 }
 

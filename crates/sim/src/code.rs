@@ -18,9 +18,18 @@ use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, keyed, mix, old_names};
 use crate::table;
 
-/// Sets the options of a start, a run or a child: builders of four types with the same methods.
+/// Sets the options of a start, a run or a child: builders of four types with the same methods. A
+/// task has one more.
 macro_rules! with_options {
-    ($calls:ident, $type:ident = $builder:expr, $options:expr) => {{
+    ($calls:ident, task $type:ident = $builder:expr, $options:expr) => {{
+        let options: $crate::program::StartWith = $options;
+        let mut builder = $builder;
+        if let Some(retry) = options.retry {
+            $crate::api::called!($calls, builder = $type::retry($crate::code::policy(retry)));
+        }
+        $crate::code::with_options!($calls, workflow $type = builder, options)
+    }};
+    ($calls:ident, workflow $type:ident = $builder:expr, $options:expr) => {{
         let options: $crate::program::StartWith = $options;
         let mut builder = $builder;
         $crate::api::called!($calls, builder = $type::priority(options.priority));
@@ -29,9 +38,6 @@ macro_rules! with_options {
         }
         if let Some(deadline_ms) = options.deadline_ms {
             $crate::api::called!($calls, builder = $type::deadline(abide::ms(deadline_ms)));
-        }
-        if let Some(retry) = options.retry {
-            $crate::api::called!($calls, builder = $type::retry($crate::code::policy(retry)));
         }
         if options.is_aside {
             $crate::api::called!($calls, builder = $type::lane($crate::code::LANES[1]));
@@ -464,8 +470,8 @@ impl Host for OnCtx {
     fn run<'a>(&'a self, child: &'a Child) -> Outcome<'a, Self> {
         let mut calls = vec![("Ctx", "run")];
         macro_rules! run {
-            ($code:expr, $input:expr) => {{
-                let mut wanted = with_options!(calls, RunChild = self.0.run($code, $input), child.options);
+            ($sort:ident $code:expr, $input:expr) => {{
+                let mut wanted = with_options!(calls, $sort RunChild = self.0.run($code, $input), child.options);
                 if let Some(id) = self.child_id(child) {
                     called!(calls, wanted = RunChild::id(id));
                 }
@@ -481,17 +487,17 @@ impl Host for OnCtx {
             }};
         }
         match &child.code {
-            Code::Workflow(input) => run!(program, (**input).clone()),
-            Code::Task(input) => run!(job, *input),
+            Code::Workflow(input) => run!(workflow program, (**input).clone()),
+            Code::Task(input) => run!(task job, *input),
         }
     }
 
     fn start<'a>(&'a self, child: &'a Child) -> BoxFuture<'a, Result<Started<'a, Self>>> {
         let mut calls = vec![("Ctx", "start"), ("Child", "id")];
         macro_rules! start {
-            ($code:expr, $input:expr) => {{
+            ($sort:ident $code:expr, $input:expr) => {{
                 let mut wanted =
-                    with_options!(calls, StartChild = self.0.start($code, $input), child.options);
+                    with_options!(calls, $sort StartChild = self.0.start($code, $input), child.options);
                 if let Some(id) = self.child_id(child) {
                     called!(calls, wanted = StartChild::id(id));
                 }
@@ -507,8 +513,8 @@ impl Host for OnCtx {
             }};
         }
         let wanted = match &child.code {
-            Code::Workflow(input) => start!(program, (**input).clone()),
-            Code::Task(input) => start!(job, *input),
+            Code::Workflow(input) => start!(workflow program, (**input).clone()),
+            Code::Task(input) => start!(task job, *input),
         };
         Box::pin(async move {
             let open = self.opened("start");
