@@ -126,6 +126,16 @@ version!(failing, |ctx| {
     Ok(key)
 });
 
+// Gives up the step whose attempt has failed.
+version!(impatient, |ctx| {
+    let retry = Retry::fixed(minutes(60)).max_attempts(2);
+    let pay = ctx.step("pay", || async { Err::<u64, _>(Error::new("no")) }).retry(retry);
+    let paid = tokio::select! { paid = pay => paid?, slept = ctx.sleep(secs(1)) => slept.map(|()| 0)? };
+    go(&ctx).await?;
+    let mailed: u64 = ctx.step("mail", || async { Ok(1) }).await?;
+    Ok(format!("{paid}{mailed}"))
+});
+
 version!(failing_renamed, |ctx| {
     let retry = Retry::fixed(minutes(60)).max_attempts(2);
     let run = || async { Ok(ctx.idempotency_key()) };
@@ -389,6 +399,18 @@ fn an_entry_that_another_key_leaves_unused_is_told() {
     assert_eq!(hint(keyed::plain, renamed_undeclared::plain), told(r#""charge" [b]"#, keyed, declare));
     assert_eq!(hint(keyed::plain, keyed::plain), None);
     assert_eq!(hint(racing::plain, racing::plain), None, "the code asked for it");
+}
+
+/// An attempt that failed, or a sleep that was under way, is an entry without an outcome.
+#[test]
+fn an_operation_under_way_that_the_code_leaves_out_is_told() {
+    let renamed = r#"ran although an entry of step "pay" went unused: renamed? use .renamed_from("pay")."#;
+    assert_eq!(hint(failing::plain, without::plain), Some(format!(r#""charge" {renamed}"#)));
+    assert_eq!(deployed(failing::plain, &[], without::plain), r#"ran []: 70, unused step "pay""#);
+    assert_eq!(deployed(sleeping::plain, &[], without::plain), r#"ran []: 70, unused timer "pause""#);
+    // Code that asks for the operation and gives it up has used it.
+    assert_eq!(hint(impatient::plain, impatient::plain), None);
+    assert_eq!(deployed(impatient::plain, &[], impatient::plain), "ran []: 01");
 }
 
 /// The step has an entry under its new name after that: a replay does not begin it anew.

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use abide::Workflow;
 use abide::prelude::*;
 use abide::testing::{History, MockCall, Replay, Test, crash_everywhere, replay};
 use abide_core::{Address, ExecutionId, Namespace};
@@ -253,6 +254,7 @@ mod versions {
             pub(crate) mod $module {
                 use super::*;
 
+                #[derive(Clone, Copy)]
                 pub(crate) struct Version;
 
                 impl abide::Code for Version {
@@ -277,6 +279,18 @@ mod versions {
         Ok(0)
     });
 
+    // Gives up a step whose attempt has failed.
+    version!(impatient, ctx, {
+        let charge = ctx.step("charge", || async { Err::<u64, _>(Error::new("declined")) });
+        tokio::select! {
+            charged = charge.retry(Retry::fixed(days(9)).max_attempts(2)) => charged,
+            slept = ctx.sleep(days(1)) => {
+                slept?;
+                ctx.recv("approval").await
+            }
+        }
+    });
+
     version!(longer, ctx, {
         let charged: u64 = ctx.step("charge", || async { panic!("a replay runs no closure") }).await?;
         ctx.sleep(days(1)).await?;
@@ -299,10 +313,23 @@ fn history(is_approved: bool) -> String {
             let longer = abide.run(sleeper, 2).await;
             longer.unwrap();
         }
-        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("v-1").unwrap() };
-        let store = abide::testing::store(&abide);
-        History::of(&abide_store::export(&*store, &address).await.unwrap().unwrap()).unwrap().to_string()
+        exported(&abide).await
     })
+}
+
+/// Returns the history of a version two days after its start.
+fn history_of<W: Workflow<Input = u64, Output = u64> + Copy>(version: W) -> String {
+    Test::new().workflow(version).run(async |abide: Abide| {
+        abide.start(version, 20).id("v-1").await.unwrap();
+        abide.run(sleeper, 2).await.unwrap();
+        exported(&abide).await
+    })
+}
+
+async fn exported(abide: &Abide) -> String {
+    let address = Address { namespace: Namespace::default(), id: ExecutionId::new("v-1").unwrap() };
+    let store = abide::testing::store(abide);
+    History::of(&abide_store::export(&*store, &address).await.unwrap().unwrap()).unwrap().to_string()
 }
 
 #[workflow(name = "testing-sleeper")]
@@ -334,6 +361,16 @@ fn a_renamed_step_leaves_its_entry_unused() {
     assert!(!found.fits());
     assert_eq!(found.unused.first().unwrap(), "step-recorded step \"charge\": 20");
     assert_eq!(found.goes_on.as_deref(), Some("step \"pay\""));
+}
+
+/// The first attempt has failed, and the second has not been made.
+#[test]
+fn an_operation_that_failed_before_and_is_left_out_is_unused() {
+    let history = history_of(versions::impatient::Version);
+    let found = Test::new().workflow(versions::renamed::Version).replay(&history);
+    assert_eq!(found.unused.first().unwrap(), "attempt-failed step \"charge\", attempt 1: declined");
+    // Code that asks for it and gives it up has used it.
+    Test::new().workflow(versions::impatient::Version).replay(&history).assert_fits();
 }
 
 #[test]

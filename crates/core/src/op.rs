@@ -249,9 +249,24 @@ impl Uses {
     }
 
     /// Whether the name of this operation was used for its kind with its key, any number of times.
+    /// Old names count as used.
     pub fn has(&self, op: &Op) -> bool {
-        let use_key = asked(op);
-        self.once.contains(&op.key.as_ref().map_or(use_key, |key| keyed(use_key, key)))
+        self.count_of(op) > 0
+    }
+
+    /// Whether the code has asked for this operation, by its name or as an old one.
+    pub fn has_asked_for(&self, op: &Op) -> bool {
+        self.count_of(op) >= op.nth
+    }
+
+    fn count_of(&self, op: &Op) -> u32 {
+        let new = self.old.get(&asked(op)).map(|new| op.under(new));
+        let use_key = asked(new.as_ref().unwrap_or(op));
+        let use_key = op.key.as_ref().map_or(use_key, |key| keyed(use_key, key));
+        match self.more.get(&use_key) {
+            Some(count) => *count,
+            None => u32::from(self.once.contains(&use_key)),
+        }
     }
 
     fn count(&mut self, use_key: u64) -> u32 {

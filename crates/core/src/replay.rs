@@ -7,7 +7,7 @@ use crate::planted::{Bug, planted};
 use crate::rename::{Renamed, Renames};
 use crate::{
     Block, Entry, Event, Failure, Few, KeyHasher, Op, OpIndex, OpKind, Outcome, Remedied, Remedy, StepRecord,
-    Timestamp,
+    Timestamp, Uses,
 };
 
 /// Walks a journal beside the workflow that is replayed from it.
@@ -30,7 +30,7 @@ pub struct Cursor {
     skipped: HashMap<u64, Skipped, KeyHasher>,
     /// Open operations whose entry was skipped before they opened, by entry number.
     wanted: BTreeSet<(u32, u64)>,
-    notes: HashMap<u64, Note, KeyHasher>,
+    notes: HashMap<u64, Noted, KeyHasher>,
     /// Results that could not be recorded and still await a decision, in order; rarely more than
     /// one.
     lost: Vec<Lost>,
@@ -73,6 +73,14 @@ pub struct Note {
     pub first_at: Option<Timestamp>,
     /// Whether a child was asked to stop already.
     pub cancelled: bool,
+}
+
+/// An operation that has entries, and no outcome among them.
+#[derive(Debug, Default)]
+struct Noted {
+    note: Note,
+    /// The last entry that only code which asks for the operation records, and the operation.
+    begun: Option<(u64, Op)>,
 }
 
 /// The next thing to do.
@@ -237,12 +245,15 @@ impl Cursor {
         let key = op.index().0;
         if !entry.event.is_delivery() {
             // Both events are recorded while their operation is open.
-            if let Event::TimerSet { .. } | Event::AttemptFailed { .. } = entry.event
-                && !planted(Bug::TimerNotDemanded)
-            {
+            let is_begun = matches!(entry.event, Event::TimerSet { .. } | Event::AttemptFailed { .. });
+            if is_begun && !planted(Bug::TimerNotDemanded) {
                 self.demand(op)?;
             }
-            self.note(key, &entry.event);
+            let noted = self.notes.entry(key).or_default();
+            noted.note.take(&entry.event);
+            if is_begun {
+                noted.begun = Some((entry.seq, op.clone()));
+            }
             return Ok(false);
         }
         self.notes.remove(&key);
@@ -300,24 +311,9 @@ impl Cursor {
         }
     }
 
-    fn note(&mut self, key: u64, event: &Event) {
-        let note = self.notes.entry(key).or_default();
-        match event {
-            Event::AttemptFailed { attempt, failure, retry_at, first_at, .. } => {
-                note.attempt_count = *attempt;
-                note.failure = Some(failure.clone());
-                note.due_at = Some(*retry_at);
-                note.first_at = Some(*first_at);
-            }
-            Event::TimerSet { due_at, .. } => note.due_at = Some(*due_at),
-            Event::ChildCancelled { .. } => note.cancelled = true,
-            _ => {}
-        }
-    }
-
     /// Takes the record of an operation that turned out to have no outcome yet.
     pub fn take_note(&mut self, key: OpIndex) -> Note {
-        self.notes.remove(&key.0).unwrap_or_default()
+        self.notes.remove(&key.0).unwrap_or_default().note
     }
 
     /// Whether the journal has an outcome of this operation that the code has not asked for.
@@ -330,20 +326,52 @@ impl Cursor {
         self.skipped.get(&key.0).map(|skipped| skipped.site).filter(|number| *number > 0)
     }
 
-    /// Returns the first operations whose outcome was passed and that the code has not asked for.
+    /// Whether entries were passed that no operation has taken.
+    pub fn has_left(&self) -> bool {
+        self.has_skipped() || !self.notes.is_empty()
+    }
+
+    /// Returns the first operations that have passed entries which no operation has taken: an
+    /// outcome, or what comes before one.
     pub fn unclaimed(&self) -> Vec<Op> {
         let is_left = |op: &&Op| self.skipped.contains_key(&op.index().0);
-        self.passed_over.iter().filter(is_left).cloned().collect()
+        let mut begun: Vec<_> = self.begun().collect();
+        begun.sort_unstable_by_key(|(seq, _)| *seq);
+        let begun = begun.into_iter().map(|(_, op)| op).take(PASSED_OVER_COUNT_MAX);
+        self.passed_over.iter().filter(is_left).chain(begun).cloned().collect()
+    }
+
+    /// Returns the operations that were begun and have no outcome, and the last entry of each.
+    fn begun(&self) -> impl Iterator<Item = (u64, &Op)> {
+        self.notes.values().filter_map(|noted| noted.begun.as_ref().map(|(seq, op)| (*seq, op)))
     }
 
     /// Returns the numbers of passed entries that the code never asked for, in order, at most
-    /// `limit`.
-    pub fn unused(&self, limit: usize) -> Vec<u64> {
+    /// `limit`. `uses` are the names that the code has used: it may have asked for an operation
+    /// without an outcome, and have given it up before it began.
+    pub fn unused(&self, limit: usize, uses: &Uses) -> Vec<u64> {
         let skipped = self.skipped.values().map(|skipped| u64::from(skipped.seq));
-        let mut seqs: Vec<_> = skipped.chain(self.lost.iter().map(|lost| lost.seq)).collect();
+        let begun = self.begun().filter(|(_, op)| !uses.has_asked_for(op)).map(|(seq, _)| seq);
+        let mut seqs: Vec<_> = skipped.chain(begun).chain(self.lost.iter().map(|lost| lost.seq)).collect();
         seqs.sort_unstable();
         seqs.truncate(limit);
         seqs
+    }
+}
+
+impl Note {
+    fn take(&mut self, event: &Event) {
+        match event {
+            Event::AttemptFailed { attempt, failure, retry_at, first_at, .. } => {
+                self.attempt_count = *attempt;
+                self.failure = Some(failure.clone());
+                self.due_at = Some(*retry_at);
+                self.first_at = Some(*first_at);
+            }
+            Event::TimerSet { due_at, .. } => self.due_at = Some(*due_at),
+            Event::ChildCancelled { .. } => self.cancelled = true,
+            _ => {}
+        }
     }
 }
 

@@ -46,7 +46,7 @@ fn replayed(journal: &[Entry], asked: &[&str]) -> String {
         story.push(format!("{name} {}", if delivered { "replayed" } else { "runs" }));
         cursor.close(op(name).index());
     }
-    let unused: Vec<_> = cursor.unused(9).iter().map(u64::to_string).collect();
+    let unused: Vec<_> = cursor.unused(9, &abide_core::Uses::default()).iter().map(u64::to_string).collect();
     format!(
         "{}; unused {}",
         story.join(", "),
@@ -108,7 +108,7 @@ fn renamed(journal: &[Entry], asked: &[&str]) -> String {
         });
         cursor.close(known_as);
     }
-    let unused: Vec<_> = cursor.unused(9).iter().map(u64::to_string).collect();
+    let unused: Vec<_> = cursor.unused(9, &abide_core::Uses::default()).iter().map(u64::to_string).collect();
     format!("{}; unused [{}]", story.join(", "), unused.join(","))
 }
 

@@ -360,7 +360,10 @@ impl Model<'_> {
 
     fn replayed(&self, verdict: Verdict, pending: &[&Entry]) -> Result<Replayed, String> {
         self.check_leftovers(pending)?;
-        Ok(Replayed { verdict, unused: unused::unused(self.life, pending) })
+        let state = self.lock();
+        let is_asked_for =
+            |id: &Id| state.ever.contains(id) || state.names.values().any(|names| names.contains(id));
+        Ok(Replayed { verdict, unused: unused::unused(self.life, pending, is_asked_for) })
     }
 
     /// Delivers an entry to the operation that waits for it, or returns why it does not fit.

@@ -208,14 +208,24 @@ impl Part {
         }
     }
 
+    /// Whether code that fits asks for the operation of this entry: it is its outcome, or the last
+    /// that is known of an operation without one.
+    fn is_to_be_asked_for(&self, entry: &Entry) -> bool {
+        let Some(op) = entry.event.op() else { return false };
+        match &entry.event {
+            // Code need not ask again for a recorded patch.
+            event if event.is_delivery() => op.kind != OpKind::Patch,
+            Event::AttemptFailed { .. } | Event::TimerSet { .. } => {
+                let later = self.entries.iter().filter(|later| later.seq > entry.seq);
+                !later.map(|later| &later.event).any(|event| event.op() == Some(op))
+            }
+            _ => false,
+        }
+    }
+
     fn judge(&self, opened: &[Asked], news: &[Entry]) -> Replay {
         let asked: HashSet<&Op> = opened.iter().flat_map(Asked::names).collect();
-        // Code need not ask again for a recorded patch.
-        let is_asked_for = |entry: &&Entry| {
-            let is_patch = entry.event.op().is_some_and(|op| op.kind == OpKind::Patch);
-            entry.event.is_delivery() && !is_patch
-        };
-        let recorded = || self.entries.iter().filter(is_asked_for);
+        let recorded = || self.entries.iter().filter(|entry| self.is_to_be_asked_for(entry));
         let recorded_ops: HashSet<&Op> = recorded().filter_map(|entry| entry.event.op()).collect();
         let mut replay = Replay::default();
         let unasked = recorded().filter(|entry| entry.event.op().is_some_and(|op| !asked.contains(op)));

@@ -227,10 +227,10 @@ impl Runner {
         if let Some(reason) = self.run.cursor.obstacle() {
             return self.block(reason);
         }
-        if self.run.cursor.has_skipped() && self.run.begun.len() < BEGUN_COUNT_MAX {
+        let note = self.run.cursor.take_note(op.index());
+        if self.run.cursor.has_left() && self.run.begun.len() < BEGUN_COUNT_MAX {
             self.run.begun.push(op.clone());
         }
-        let note = self.run.cursor.take_note(op.index());
         match self.request(id) {
             Some(Wanted::Closure) => self.settle_closure(id, &note),
             Some(Wanted::Timer(after)) => self.settle_timer(id, op, note.due_at, after),

@@ -246,11 +246,12 @@ impl Runner {
     pub(super) fn poll_unused(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Op>, Error>> {
         const UNUSED_COUNT_MAX: usize = 32;
         let count_max = if planted(Bug::UnusedUntold) { 0 } else { UNUSED_COUNT_MAX };
-        let seqs = self.run.cursor.unused(count_max);
+        let Some(active) = self.run.stage.active() else { return Poll::Ready(Ok(Vec::new())) };
+        let seqs = self.run.cursor.unused(count_max, active.board.0.lock().uses());
         // Operations that were read are kept: the journal has only one of the pages at hand.
         while let Some(seq) = seqs.get(self.run.unused.len()) {
             let entry = std::task::ready!(self.run.journal.poll_entry(*seq, cx))?;
-            self.run.unused.push(entry.event.op().cloned().expect("only outcomes of operations are skipped"));
+            self.run.unused.push(entry.event.op().cloned().expect("only entries of operations go unused"));
         }
         Poll::Ready(Ok(std::mem::take(&mut self.run.unused)))
     }
