@@ -265,6 +265,10 @@ fn parameters(function: &ItemFn, word: &str) -> Result<Parameters> {
             FnArg::Receiver(_) => None,
         })
         .collect();
+    if let Some(borrowed) = types.iter().find(|one| matches!(one, Type::Reference(to) if is_ctx(&to.elem))) {
+        let message = format!("write `ctx: Ctx`: a {word} owns its context, and lends it to other functions");
+        return Err(Error::new_spanned(borrowed, message));
+    }
     match types.as_slice() {
         [] => Ok(Parameters { input: quote!(()), call: quote!() }),
         [one] if is_ctx(one) => Ok(Parameters { input: quote!(()), call: quote!(__abide_ctx) }),
