@@ -65,37 +65,31 @@ impl<C: Code> StartChild<C> {
         C::Output
     }
 
-    /// Returns the request to the runner. An invalid option blocks the execution, because only a
-    /// change of its code can fix it.
+    /// Returns the request to the runner, or says which option is invalid.
     fn request(
         ctx: &Ctx,
         options: &StartOptions,
         input: Option<C::Input>,
-    ) -> std::result::Result<Request, Block> {
-        let limit = |reason: String| Block::Limit { reason };
+    ) -> std::result::Result<Request, String> {
         let input = input.expect("it is opened once");
-        let (payload, _) = data::round_trip(&input).map_err(|error| {
-            limit(format!("the input of child {:?} does not serialize: {error}", C::NAME))
-        })?;
+        let (payload, _) = data::round_trip(&input)
+            .map_err(|error| format!("the input of child {:?} does not serialize: {error}", C::NAME))?;
         let start = CodeNames::of::<C>()
             .and_then(|code| options.start(code, payload, || ctx.now()))
-            .map_err(|error| limit(error.to_string()))?;
-        let id = options
-            .id
-            .as_ref()
-            .map(ExecutionId::new)
-            .transpose()
-            .map_err(|error| limit(error.to_string()))?;
+            .map_err(|error| error.to_string())?;
+        let id = options.id.as_ref().map(ExecutionId::new).transpose().map_err(|error| error.to_string())?;
         let (delay, deadline) = (options.delay, options.deadline);
         Ok(Request::Child { start: Box::new(start), delay, deadline, id, any_input: options.any_input })
     }
 
-    fn open(ctx: &Ctx, name: &OpName, request: std::result::Result<Request, Block>) -> Opened {
+    /// Opens the operation. An invalid option blocks the execution, because only a change of its
+    /// code can fix it.
+    fn open(ctx: &Ctx, name: &OpName, request: std::result::Result<Request, String>) -> Opened {
         match request {
             Ok(request) => ctx.open(OpKind::Child, name, request),
             Err(reason) => match ctx.board() {
                 Some(board) => {
-                    board.block(reason);
+                    board.block(Block::Limit { reason: format!("{reason} (at {})", name.site) });
                     Opened::Blocked
                 }
                 None => Opened::Refused(Error::refusal(reason).arising_at(name.site)),

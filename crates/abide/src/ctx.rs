@@ -215,10 +215,11 @@ impl Ctx {
         let Home::Workflow(board) = &self.home else {
             panic!("patched {change:?} needs a workflow: a task has no journal");
         };
+        let site = Site::caller();
         match Name::of_field("name of the change", change) {
-            Ok(change) => board.patched(&change, Site::caller()),
+            Ok(change) => board.patched(&change, site),
             Err(invalid) => {
-                board.block(Block::Limit { reason: invalid.to_string() });
+                board.block(Block::Limit { reason: format!("{invalid} (at {site})") });
                 false
             }
         }

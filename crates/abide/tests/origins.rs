@@ -330,3 +330,31 @@ async fn why_names_step_and_line_of_a_failure(abide: Abide) -> Result<()> {
     assert!(why.contains(&place), "{why}");
     Ok(())
 }
+
+#[workflow]
+async fn nameless(ctx: Ctx) -> Result<bool> {
+    Ok(ctx.patched(""))
+}
+
+#[workflow]
+async fn ever_patched(ctx: Ctx) -> Result<usize> {
+    Ok((0..100_000).filter(|change| ctx.patched(&change.to_string())).count())
+}
+
+#[workflow]
+async fn odd_child(ctx: Ctx) -> Result<bool> {
+    ctx.run(nameless, ()).lane("").await
+}
+
+#[abide::test]
+async fn a_refused_name_or_number_of_changes_is_told_with_its_line(abide: Abide) {
+    let named = abide.run(nameless, ()).await.unwrap_err().to_string();
+    assert!(named.contains(&format!("(at {}:", file!())), "{named}");
+    let counted = abide.run(ever_patched, ()).await.unwrap_err().to_string();
+    assert!(
+        counted.contains("patch_count_max") && counted.contains(&format!("(at {}:", file!())),
+        "{counted}"
+    );
+    let child = abide.run(odd_child, ()).await.unwrap_err().to_string();
+    assert!(child.contains("lane") && child.contains(&format!("(at {}:", file!())), "{child}");
+}

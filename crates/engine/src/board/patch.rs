@@ -41,7 +41,8 @@ impl Board {
         }
         if patches.known.len() >= Patch::COUNT_MAX {
             let max = Patch::COUNT_MAX;
-            let reason = format!("the run has reached the limit patch_count_max: at most {max} changes");
+            let limit = format!("the run has reached the limit patch_count_max: at most {max} changes");
+            let reason = format!("{limit} (at {site})");
             block.get_or_insert(Block::Limit { reason });
             return false;
         }
