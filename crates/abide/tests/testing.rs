@@ -401,6 +401,26 @@ fn a_history_that_is_none_is_told() {
     assert!(said.starts_with("/nowhere/at/all.json: "), "{said}");
 }
 
+/// The test that asks is named, not the code of abide.
+#[test]
+fn a_history_that_cannot_be_replayed_names_the_line_of_the_test() {
+    abide_engine::panics::watch();
+    let here = |history: &str| {
+        let panic = catch_unwind(AssertUnwindSafe(|| Test::new().replay(history))).unwrap_err();
+        let failure = abide_engine::panics::failure(panic.as_ref());
+        (failure.message.clone(), failure.at.clone().unwrap().site.unwrap())
+    };
+    let line = line!() - 4;
+    let gone = history(false).replace("testing-versioned", "x");
+    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let gone = gone.replace(&hex("testing-versioned"), &hex("testing-unversion"));
+    for history in ["", " ", "{}", "/nowhere/at/all.json", &gone] {
+        let (message, site) = here(history);
+        assert_eq!(site, format!("{}:{line}", file!()), "{message}");
+    }
+    assert!(here("").0.starts_with("the history is empty: "), "{}", here("").0);
+}
+
 #[test]
 fn a_history_of_a_workflow_that_is_not_registered_is_told() {
     let gone = history(false).replace("testing-versioned", "x");

@@ -24,6 +24,7 @@ use crate::probe::Asked;
 ///
 /// # Panics
 /// If `history` cannot be read, or names a workflow that is not registered.
+#[track_caller]
 pub fn replay(history: impl AsRef<str>) -> Replay {
     Test::new().replay(history)
 }
@@ -78,39 +79,54 @@ impl Test {
     ///
     /// # Panics
     /// If `history` cannot be read, or names a workflow that is not registered.
+    #[track_caller]
     pub fn replay(self, history: impl AsRef<str>) -> Replay {
-        let text = history.as_ref();
+        // Panics only here: in a closure, or a task, one would name the line of this file.
+        match self.replayed(history.as_ref()) {
+            Ok(replay) => replay,
+            Err(reason) => panic!("{reason}"),
+        }
+    }
+
+    fn replayed(&self, text: &str) -> Result<Replay, String> {
         let read;
         let text = if text.trim_start().starts_with('{') {
             text
+        } else if text.trim().is_empty() {
+            return Err(
+                "the history is empty: give the text of `abide export ID`, or the path of a file with it"
+                    .to_owned(),
+            );
         } else {
-            read = std::fs::read_to_string(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            read = std::fs::read_to_string(text).map_err(|error| format!("{text}: {error}"))?;
             &read
         };
-        let history = History::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        let history = History::parse(text).map_err(|error| error.to_string())?;
         let mut last = Replay::default();
         for count in 1..=history.runs.len() {
-            last = self.replay_run(&history, count);
+            last = self.replay_run(&history, count)?;
             if !last.fits() {
                 break;
             }
         }
-        last
+        Ok(last)
     }
 
     /// Replays the run with number `count`.
-    fn replay_run(&self, history: &History, count: usize) -> Replay {
+    fn replay_run(&self, history: &History, count: usize) -> Result<Replay, String> {
         let part = Part::of(history, count);
         let id = history.address.id.as_str();
         let start = part.start();
-        assert_eq!(start.kind, Kind::Workflow, "{id:?} is a task, which has no journal to replay");
+        if start.kind != Kind::Workflow {
+            return Err(format!("{id:?} is a task, which has no journal to replay"));
+        }
         let probe = self.probe(true);
         let news = Arc::new(Mutex::new(Vec::new()));
         self.inside(|sim| {
             part.set_clock(sim);
             let store = store_in_memory(Arc::new(sim.clone()));
             let imported = sim.block_on(store.import(part.import(history, count)));
-            imported.unwrap_or_else(|error| panic!("the history cannot be taken: {error}"));
+            imported.map_err(|error| format!("the history cannot be taken: {error}"))?;
             let tap = Tap::new(store, until_news(&news));
             let (seen, world) = (tap.clone(), sim.clone());
             sim.observe(move |group| {
@@ -124,15 +140,16 @@ impl Test {
             let builder = builder.simulated(sim.process(1), Some(tap)).without_recurrence();
             let mut body = pin!(async {
                 let abide = opened(builder).await;
-                let is_there = abide.has(start.kind, &start.name);
-                assert!(is_there, "no workflow {:?} is registered", start.name);
-                pending::<()>().await;
+                if !abide.has(start.kind, &start.name) {
+                    return format!("no workflow {:?} is registered", start.name);
+                }
+                pending().await
             });
             // The code runs until it records something new, or nothing can happen any more.
-            let _ = sim.try_block_on(body.as_mut());
-        });
+            sim.try_block_on(body.as_mut()).map_or(Ok(()), Err)
+        })?;
         let news = std::mem::take(&mut *news.lock().unwrap_or_else(PoisonError::into_inner));
-        part.judge(&probe.opened_by(id), &news)
+        Ok(part.judge(&probe.opened_by(id), &news))
     }
 }
 
