@@ -273,7 +273,7 @@ async fn a_panic_is_named_with_its_own_line(abide: Abide) -> Result<()> {
     assert!(error.to_string().ends_with(&format!("tripped over a workflow ({place})")), "{error}");
     let error = abide.run(panics_in_a_judge, ()).await.unwrap_err();
     let place = format!(r#"step "judged" of workflow "panics_in_a_judge", attempt 1, at {panicked}"#);
-    assert!(error.to_string().ends_with(&format!("tripped over a judge ({place})")), "{error}");
+    assert!(error.to_string().ends_with(&format!("tripped over a judge: no ({place})")), "{error}");
     for (is_blocking, over) in [(false, "step"), (true, "thread")] {
         let error = abide.run(panics_in_a_step, is_blocking).await.unwrap_err();
         let place = format!(r#"step "trip" of workflow "panics_in_a_step", attempt 1, at {panicked}"#);

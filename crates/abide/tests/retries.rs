@@ -172,6 +172,20 @@ fn what_was_the_last_attempt_is_not_asked_about() {
     });
 }
 
+#[test]
+fn an_error_that_the_code_cannot_judge_is_kept() {
+    #[workflow]
+    async fn judged(ctx: Ctx) -> Result<u32> {
+        let fails = || async { Err(Error::from(std::io::Error::other("declined"))) };
+        let policy = Retry::fixed(secs(1));
+        ctx.step("pay", fails).retry(policy).retry_if(|_| panic!("no idea")).await
+    }
+    abide::testing::Test::new().run(|abide| async move {
+        let error = abide.run(judged, ()).await.unwrap_err().to_string();
+        assert!(error.contains("no idea: declined"), "{error}");
+    });
+}
+
 /// Opens a worker whose attempts are recorded.
 async fn worker(lab: &Lab, begun: &Begun) -> Abide {
     let open = |builder: Builder| builder.state(begun.clone()).state(lab.clone());

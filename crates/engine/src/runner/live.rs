@@ -189,7 +189,9 @@ impl Runner {
         };
         match options.retry_if.as_ref().map_or(Ok(true), |retry_if| (retry_if.0)(failure)) {
             Ok(is_wanted) => (outcome, Some(retry_at).filter(|_| is_wanted || planted(Bug::RetryIfIgnored))),
-            Err(panic) => {
+            Err(mut panic) => {
+                // The error of the attempt remains known: nobody has judged it.
+                panic.chain = [&failure.message].into_iter().chain(&failure.chain).cloned().collect();
                 let place = failure.at.clone();
                 (Outcome::Failure(panic.located(|| place.unwrap_or_else(|| self.place()))), None)
             }
