@@ -50,6 +50,17 @@ fn is_given(args: &Start, option: &str) -> bool {
     }
 }
 
+/// Returns the words for options that differ, such as `another priority and other tags`.
+fn other(options: &[&str]) -> String {
+    let each = |option: &&str| match *option {
+        "tags" => "other tags".to_owned(),
+        option => format!("another {option}"),
+    };
+    let mut told: Vec<_> = options.iter().map(each).collect();
+    let last = told.pop().unwrap_or_default();
+    if told.is_empty() { last } else { format!("{} and {last}", told.join(", ")) }
+}
+
 fn tell(
     global: &Global,
     (id, kind, args): (&abide_core::ExecutionId, Kind, &Start),
@@ -67,10 +78,8 @@ fn tell(
             [] if is_attached => output::say(format_args!("{kind} {name:?} was there as {id:?}")),
             [] => output::say(format_args!("{kind} {name:?} was started as {id:?}")),
             several => {
-                let options = several.join(", ");
-                output::say(format_args!(
-                    "{kind} {name:?} was there as {id:?}, started with another {options}"
-                ));
+                let options = other(several);
+                output::say(format_args!("{kind} {name:?} was there as {id:?}, started with {options}"));
             }
         }
         return output::line(id.as_str());

@@ -85,6 +85,11 @@ async fn a_start_prints_its_id_and_result_waits_for_the_end() {
     assert_eq!(again.stderr, "abide: workflow \"double\" was there as \"d-1\"\n");
     let again = place.abide(&["start", "double", "21", "--id", "d-1", "--priority", "0"]).ok();
     assert!(again.stderr.contains("started with another priority\n"), "{again:?}");
+    let again = place.abide(&["start", "double", "21", "--id", "d-1", "--tag", "k=w"]).ok();
+    assert!(again.stderr.contains("started with other tags\n"), "{again:?}");
+    let again = ["start", "double", "21", "--id", "d-1", "--tag", "k=w", "--priority", "0"];
+    let again = place.abide(&again).ok();
+    assert!(again.stderr.contains("started with another priority and other tags\n"), "{again:?}");
     let conflict = place.abide(&["start", "double", "22", "--id", "d-1"]);
     assert_eq!((conflict.code, conflict.stdout.as_str()), (4, ""), "{conflict:?}");
     abide.shutdown().await;
