@@ -355,17 +355,34 @@ fn last_entry(facts: &Facts) -> String {
     format!("entry {seq} ({}{op}) at {}", event.word(), text::when(*at, facts.now))
 }
 
-/// Describes everything that it waits for; `None` when it has announced nothing.
+/// Describes everything that it waits for; `None` when it has announced nothing. An execution that
+/// rests does nothing else: its other waits are those of its last worker.
 fn waits(facts: &Facts) -> Option<String> {
     let mut child = facts.child.as_ref();
-    let told = facts.snapshot.summary.waits().map(|(wait, site)| match wait {
+    let waits = || facts.snapshot.summary.waits();
+    let others = waits().filter(|(wait, _)| rested_since(wait).is_none());
+    let told = others.map(|(wait, site)| match wait {
         // Only the first child is followed.
         Waiting::Child { id } => waits_for_child((id, site), child.take()),
         wait => waits_for(facts, wait, site),
     });
-    let mut told: Vec<String> = told.collect();
+    let told = joined(told.collect());
+    let Some((rest, _)) = waits().find(|(wait, _)| rested_since(wait).is_some()) else { return told };
+    let before = told.map(|told| format!("; when its worker died it was {told}")).unwrap_or_default();
+    Some(format!("{rest}{before}"))
+}
+
+fn joined(mut told: Vec<String>) -> Option<String> {
     let last = told.pop()?;
     Some(if told.is_empty() { last } else { format!("{} and {last}", told.join(", ")) })
+}
+
+/// Returns the last death of its worker, if this is a rest.
+fn rested_since(wait: &Waiting) -> Option<Timestamp> {
+    match wait {
+        Waiting::Suspect { died_at, until: Some(_) } => died_at.last().copied(),
+        _ => None,
+    }
 }
 
 fn waits_for(facts: &Facts, wait: &Waiting, site: Option<&str>) -> String {
@@ -388,8 +405,9 @@ fn waits_for(facts: &Facts, wait: &Waiting, site: Option<&str>) -> String {
             };
             let at_words = text::when(*at, facts.now);
             // No entry records that an attempt begins. An execution without a holder is described
-            // as ready.
-            if *at <= facts.now {
+            // as ready, and none begins in a rest.
+            let rest = facts.snapshot.summary.waiting.iter().find_map(rested_since);
+            if *at <= rest.unwrap_or(facts.now) {
                 return format!("running attempt {attempt} of {name:?}, which was due at {at_words}{why}");
             }
             format!("waiting until {at_words} for attempt {attempt} of {name:?}{why}")

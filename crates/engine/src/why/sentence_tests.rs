@@ -416,6 +416,26 @@ fn deaths_are_counted_in_words() {
 }
 
 #[test]
+fn a_suspect_that_rests_says_what_it_did_when_its_worker_died() {
+    let rests = Waiting::Suspect { died_at: vec![at(1), at(20)], until: Some(at(200)) };
+    let due = |attempt_at| Waiting::Retry { name: name("pay"), attempt: 3, at: at(attempt_at) };
+    let resting = |waiting: &[Waiting]| {
+        let mut facts = facts(Vec::new(), waiting);
+        facts.snapshot.summary.wake_at = Some(at(200));
+        facts
+    };
+    check(
+        &resting(&[rests.clone(), due(10)]),
+        r#"workflow "x" is resting until 1970-01-01T00:03:20.000Z after 2 deaths of its worker; when its worker died it was running attempt 3 of "pay", which was due at 1970-01-01T00:00:10.000Z (1 min 30 s ago)."#,
+    );
+    // Nobody has begun an attempt since then.
+    check(
+        &resting(&[rests, due(30), Waiting::Step { name: name("ship"), attempt: 1 }]),
+        r#"workflow "x" is resting until 1970-01-01T00:03:20.000Z after 2 deaths of its worker; when its worker died it was waiting until 1970-01-01T00:00:30.000Z (1 min 10 s ago) for attempt 3 of "pay" and running step "ship"."#,
+    );
+}
+
+#[test]
 fn a_suspect_that_is_blocked_or_paused_does_not_run() {
     let block = Event::Blocked { reason: Block::Poison { reason: "it kills".to_owned() }, build: None };
     let pause = Event::Paused { by: By("ann".to_owned()), reason: "lunch".to_owned() };
