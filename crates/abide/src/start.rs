@@ -79,8 +79,8 @@ macro_rules! start_options {
             self
         }
 
-        /// Sets the retry policy of a task. A workflow has none: the policies of its steps, tasks
-        /// and children keep what has succeeded, and a new attempt of the whole would not.
+        /// Sets the retry policy of a task. A workflow has none: its steps have, and a retry of one
+        /// step keeps the results of the others.
         pub fn retry(mut self, retry: abide_core::Retry) -> Self
         where
             C: $crate::code::Retried,

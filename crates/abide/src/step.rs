@@ -83,8 +83,8 @@ impl<'a, T> Step<'a, T> {
     }
 
     /// Asks before another attempt whether one makes sense; without it, the policy decides alone.
-    /// It is not called for a fatal error. `false` ends the step with the error as it is, and a panic
-    /// ends it with that panic, whose cause is the error.
+    /// It is not called for a fatal error. `false` ends the step with the error as it is. A panic
+    /// ends it too, with the error as its cause.
     ///
     /// ```
     /// # use abide::prelude::*;

@@ -126,7 +126,7 @@ version!(failing, |ctx| {
     Ok(key)
 });
 
-// Gives up the step whose attempt has failed.
+// Leaves the step whose attempt has failed.
 version!(impatient, |ctx| {
     let retry = Retry::fixed(minutes(60)).max_attempts(2);
     let pay = ctx.step("pay", || async { Err::<u64, _>(Error::new("no")) }).retry(retry);
@@ -408,7 +408,7 @@ fn an_operation_under_way_that_the_code_leaves_out_is_told() {
     assert_eq!(hint(failing::plain, without::plain), Some(format!(r#""charge" {renamed}"#)));
     assert_eq!(deployed(failing::plain, &[], without::plain), r#"ran []: 70, unused step "pay""#);
     assert_eq!(deployed(sleeping::plain, &[], without::plain), r#"ran []: 70, unused timer "pause""#);
-    // Code that asks for the operation and gives it up has used it.
+    // Code that asks for the operation and leaves it has used it.
     assert_eq!(hint(impatient::plain, impatient::plain), None);
     assert_eq!(deployed(impatient::plain, &[], impatient::plain), "ran []: 01");
 }

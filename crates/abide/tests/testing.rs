@@ -279,7 +279,7 @@ mod versions {
         Ok(0)
     });
 
-    // Gives up a step whose attempt has failed.
+    // Leaves a step whose attempt has failed.
     version!(impatient, ctx, {
         let charge = ctx.step("charge", || async { Err::<u64, _>(Error::new("declined")) });
         tokio::select! {
@@ -369,7 +369,7 @@ fn an_operation_that_failed_before_and_is_left_out_is_unused() {
     let history = history_of(versions::impatient::Version);
     let found = Test::new().workflow(versions::renamed::Version).replay(&history);
     assert_eq!(found.unused.first().unwrap(), "attempt-failed step \"charge\", attempt 1: declined");
-    // Code that asks for it and gives it up has used it.
+    // Code that asks for it and leaves it has used it.
     Test::new().workflow(versions::impatient::Version).replay(&history).assert_fits();
 }
 

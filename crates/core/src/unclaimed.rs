@@ -119,7 +119,7 @@ mod tests {
         let [a, b, other] = [("pay", Some("a")), ("pay", Some("b")), ("mail", None)]
             .map(|(name, key)| op(OpKind::Step, name, key));
         let uses = used(&[other.clone(), b.clone()]);
-        let found = Unclaimed::first(&[other.clone(), b.clone()], &[a.clone()], &uses);
+        let found = Unclaimed::first(&[other.clone(), b.clone()], std::slice::from_ref(&a), &uses);
         assert_eq!(found, Some(Unclaimed { begun: b, recorded: a.clone() }));
         // The name is still in use with another key, and this operation has neither.
         let found = Unclaimed::first(&[other], &[a], &uses);

@@ -224,8 +224,8 @@ impl Runner {
     }
 
     /// Returns the first operation that the code began anew and that may have another name or key
-    /// than before. A replay does not begin it again, so one that an earlier holder found counts until the code
-    /// asks for the entry that it left unused.
+    /// than before. A replay does not begin it again, so one that an earlier holder found counts
+    /// until the code asks for the entry that it left unused.
     pub(super) fn unclaimed(&self) -> Option<Unclaimed> {
         let before = self.seat.unclaimed();
         if self.run.begun.is_empty() && before.is_none() {

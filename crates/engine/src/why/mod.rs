@@ -1,6 +1,7 @@
 //! Explains why an execution is where it is: looks up the facts; `sentence` puts them into words.
 
 mod sentence;
+mod waits;
 
 use std::collections::VecDeque;
 

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use abide_core::{
-    Body, By, Entry, Event, ExecutionId, Kind, Message, Name, Phase, Route, Stand, Status, StepRemedy,
-    Timestamp, Waiting, care,
+    Body, By, Entry, Event, ExecutionId, Kind, Message, Phase, Route, Stand, Status, StepRemedy, Timestamp,
+    Waiting, care,
 };
 use abide_store::{Snapshot, Trouble, WorkerRow};
 
 use abide_core::text;
 
+use super::waits::waits;
 use crate::quarantine::SUSPECT_TAKEOVER_COUNT;
 
 /// The maximum number of characters of a result, error or reason.
@@ -156,7 +157,7 @@ fn trouble(facts: &Facts) -> String {
     }
 }
 
-fn predicate(facts: &Facts) -> String {
+pub(super) fn predicate(facts: &Facts) -> String {
     let mut words = match facts.snapshot.summary.status {
         Status::Completed | Status::Failed | Status::Cancelled => return ended(facts),
         Status::Paused => paused(facts),
@@ -355,103 +356,8 @@ fn last_entry(facts: &Facts) -> String {
     format!("entry {seq} ({}{op}) at {}", event.word(), text::when(*at, facts.now))
 }
 
-/// Describes everything that it waits for; `None` when it has announced nothing. An execution that
-/// rests does nothing else: its other waits are those of its last worker.
-fn waits(facts: &Facts) -> Option<String> {
-    let mut child = facts.child.as_ref();
-    let waits = || facts.snapshot.summary.waits();
-    let others = waits().filter(|(wait, _)| rested_since(wait).is_none());
-    let told = others.map(|(wait, site)| match wait {
-        // Only the first child is followed.
-        Waiting::Child { id } => waits_for_child((id, site), child.take()),
-        wait => waits_for(facts, wait, site),
-    });
-    let told = joined(told.collect());
-    let Some((rest, _)) = waits().find(|(wait, _)| rested_since(wait).is_some()) else { return told };
-    let before = told.map(|told| format!("; when its worker died it was {told}")).unwrap_or_default();
-    Some(format!("{rest}{before}"))
-}
-
-fn joined(mut told: Vec<String>) -> Option<String> {
-    let last = told.pop()?;
-    Some(if told.is_empty() { last } else { format!("{} and {last}", told.join(", ")) })
-}
-
-/// Returns the last death of its worker, if this is a rest.
-fn rested_since(wait: &Waiting) -> Option<Timestamp> {
-    match wait {
-        Waiting::Suspect { died_at, until: Some(_) } => died_at.last().copied(),
-        _ => None,
-    }
-}
-
-fn waits_for(facts: &Facts, wait: &Waiting, site: Option<&str>) -> String {
-    let at_site = text::at(site);
-    match wait {
-        Waiting::Sleep { until } => {
-            let at_site = site.map(|site| format!(" at {site}")).unwrap_or_default();
-            format!("sleeping until {}{at_site}", text::when(*until, facts.now))
-        }
-        Waiting::Retry { name, attempt, at } => {
-            let is_it = |entry: &&Entry| entry.event.op().is_some_and(|op| op.name == *name);
-            let failed = facts.tail.iter().rev().find(is_it).map(|entry| &entry.event);
-            let why = match failed {
-                Some(Event::AttemptFailed { attempt, failure, .. }) => {
-                    let failed_at = failure.at.as_ref().and_then(|at| at.site.as_deref());
-                    let at_site = text::at(site.or(failed_at));
-                    format!(", because attempt {attempt} failed: {}{at_site}", excerpt(&failure.to_string()))
-                }
-                _ => at_site,
-            };
-            let at_words = text::when(*at, facts.now);
-            // No entry records that an attempt begins. An execution without a holder is described
-            // as ready, and none begins in a rest.
-            let rest = facts.snapshot.summary.waiting.iter().find_map(rested_since);
-            if *at <= rest.unwrap_or(facts.now) {
-                return format!("running attempt {attempt} of {name:?}, which was due at {at_words}{why}");
-            }
-            format!("waiting until {at_words} for attempt {attempt} of {name:?}{why}")
-        }
-        Waiting::Signal { name, until } => {
-            let since = since(facts, |event| !matches!(event, Event::SignalRejected(_)));
-            let until = until.map(|until| format!(", and gives up at {}", text::when(until, facts.now)));
-            let until = until.unwrap_or_default();
-            format!("waiting for signal {name:?}{at_site}{since}{until}{}", set_aside(facts, name))
-        }
-        Waiting::Step { .. } | Waiting::Child { .. } | Waiting::Suspect { .. } | Waiting::Build { .. } => {
-            format!("{wait}{at_site}")
-        }
-    }
-}
-
-/// Describes the last signal of this name, if the code could not read it.
-fn set_aside(facts: &Facts, name: &Name) -> String {
-    let is_signal = |event: &Event| matches!(event, Event::SignalRejected(_) | Event::SignalReceived { .. });
-    let is_of_name =
-        |entry: &&Entry| is_signal(&entry.event) && entry.event.op().is_some_and(|op| op.name == *name);
-    match facts.tail.iter().rev().find(is_of_name).map(|entry| &entry.event) {
-        Some(Event::SignalRejected(rejected)) => {
-            let (by, at) = (excerpt(&rejected.by.0), text::when(rejected.arrived_at, facts.now));
-            format!("; one from {by} at {at} was set aside: {}", excerpt(&rejected.to_string()))
-        }
-        _ => String::new(),
-    }
-}
-
-fn waits_for_child((id, site): (&ExecutionId, Option<&str>), child: Option<&Child>) -> String {
-    let which = match child {
-        Some(Child::Known(facts)) => format!(", which {}", predicate(facts)),
-        Some(Child::Missing) => ", which does not exist".to_owned(),
-        Some(Child::Damaged(what)) => format!(", which is damaged: {what}"),
-        Some(Child::Newer) => ", which was written by a newer version of abide".to_owned(),
-        Some(Child::Unread(why)) => format!(", which cannot be read now: {why}"),
-        Some(Child::TooDeep) | None => String::new(),
-    };
-    format!("waiting for child {id:?}{}{which}", text::at(site))
-}
-
 /// Says since when: the time of the last entry of this kind.
-fn since(facts: &Facts, is_it: impl Fn(&Event) -> bool) -> String {
+pub(super) fn since(facts: &Facts, is_it: impl Fn(&Event) -> bool) -> String {
     let entry = facts.tail.iter().rev().find(|entry| is_it(&entry.event));
     entry.map(|entry| format!(" since {}", text::when(entry.at, facts.now))).unwrap_or_default()
 }
@@ -610,7 +516,7 @@ fn worker_name(row: &WorkerRow) -> String {
     format!("worker {:?} (session {})", row.worker.name, row.session)
 }
 
-fn excerpt(words: &str) -> String {
+pub(super) fn excerpt(words: &str) -> String {
     text::excerpt(words, EXCERPT_CHARS)
 }
 
