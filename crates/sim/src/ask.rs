@@ -150,10 +150,12 @@ pub(crate) fn changed_operation(why: &str) -> Option<String> {
 }
 
 /// Returns the operation after an option of the command that `why` advises. It is quoted where a
-/// shell needs quotes.
+/// shell needs quotes, and a remark may follow.
 fn advised(why: &str, option: &str) -> Option<String> {
     let (_, rest) = why.split_once(option)?;
-    rest.split_once(", or ").map(|(op, _)| op.trim_matches('\'').to_owned())
+    let (op, _) = rest.split_once(", or ")?;
+    let op = op.split_once(" (").map_or(op, |(op, _)| op);
+    Some(op.trim_matches('\'').to_owned())
 }
 
 async fn start(abide: &Abide, root: &Root, calls: &mut Vec<ApiName>) -> Answer {
