@@ -60,6 +60,8 @@ fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
         std::fs::remove_file(disk.0.join("ballast")).expect("room");
         let watch = Stopwatch::start();
         acknowledged.push(start_again(&client).await);
+        let paused = client.handle::<usize>(&acknowledged[acknowledged.len() - 2]).resume().await;
+        assert!(matches!(paused, Ok(()) | Err(ClientError::Refused { .. })), "{paused:?}");
         println!("a start went through {:?} after there was room", watch.elapsed());
         check_all(&client, &disk.0, &acknowledged).await;
         println!("all was finished {:?} after there was room", watch.elapsed());
@@ -118,7 +120,7 @@ async fn check_told(client: &Abide, id: &str) {
         assert!(matches!(asked, Err(ClientError::Unavailable { .. })), "{what}: {asked:?}");
     }
     match handle.pause().await {
-        // A small order may find room.
+        // A small order may find room, and the next one none: the caller resumes it.
         Ok(()) => drop(handle.resume().await),
         Err(error) => assert!(error.is_transient(), "{error:?}"),
     }
