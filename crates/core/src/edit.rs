@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::planted::{Bug, planted};
 use crate::{
     Block, ContentHash, Entry, Event, KeyHasher, Op, OpIndex, Outcome, Remedied, Remedy, StepRecord,
 };
@@ -79,7 +80,8 @@ impl EditFates {
         else {
             return false;
         };
-        self.rerun_at.get(&op.index()).is_some_and(|rerun_at| *rerun_at > entry.seq)
+        let is_rerun = self.rerun_at.get(&op.index()).is_some_and(|rerun_at| *rerun_at > entry.seq);
+        is_rerun && !planted(Bug::LostInputBinds)
     }
 
     /// Whether somebody accepted the record of an operation for code that has this input for it.

@@ -281,6 +281,14 @@ bugs! {
     PlacesLostByTransaction = "places-lost-by-transaction",
     /// A field that a newer program has written is ignored, and lost with the next write.
     UnknownFieldIgnored = "unknown-field-ignored",
+    /// A store that only reads does not hear of the writes of others.
+    ReaderDeaf = "reader-deaf",
+    /// The input of a lost result binds code although somebody let its step run again.
+    LostInputBinds = "lost-input-binds",
+    /// A caretaker that put off its look while a holder lived is reported as damage.
+    LateLookDamaged = "late-look-damaged",
+    /// An execution whose driver panics each time is begun again without end.
+    PanicsUncounted = "panics-uncounted",
 }
 
 impl Bug {

@@ -412,6 +412,7 @@ impl Inner {
                 tracing::error!(%address, why, "a commit failed for good");
                 self.failures.count(key, Failing::Commit, why)
             }
+            End::Panicked(_) if planted(Bug::PanicsUncounted) => RECOVER_PAUSE,
             End::Panicked(why) => {
                 tracing::error!(%address, why, "the driver of an execution panicked");
                 self.failures.count(key, Failing::Driver, why)

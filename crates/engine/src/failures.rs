@@ -1,7 +1,8 @@
 //! Commits that a store will never take, and drivers that panic.
 //!
-//! An unrecorded step runs again, and meets the same refusal again: without a bound it would run
-//! forever. Such an execution is blocked instead, with the error of the store as the reason.
+//! An unrecorded step runs again, and meets the same refusal or panic again: without a bound it
+//! would run forever. Such an execution is blocked instead, with the error of the store or the
+//! panic as the reason.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use crate::driver::End;
 use crate::engine::Inner;
 use crate::ledger::Ledger;
 
-/// The executions whose last commit failed for good.
+/// The executions whose last commit failed for good, or whose driver panicked.
 #[derive(Default)]
 pub(crate) struct Failures {
     /// Whether there are any: a fast check for the many executions that never fail.
@@ -34,7 +35,7 @@ pub(crate) enum Failing {
 struct Failed {
     count: u32,
     failing: Failing,
-    /// The run and its recorded entries before the failed commit. More of them are progress.
+    /// The run and its recorded entries before the failure. More of them are progress.
     ///
     /// The version says nothing: a suspect raises it before each go, when it records that it runs
     /// alone.
@@ -91,7 +92,7 @@ impl Failures {
             Failing::Driver => "its driver panicked",
         };
         (*count >= count_max && !planted(Bug::FailuresUnbounded))
-            .then(|| format!("{what} {count} times, at most commit_failure_count_max = {count_max}: {why}"))
+            .then(|| format!("{what} {count} times, at most failure_count_max = {count_max}: {why}"))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ExecutionKey, Failed>> {

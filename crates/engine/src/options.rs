@@ -44,9 +44,9 @@ pub struct Options {
     pub follow_every: Duration,
     /// How often callers that wait for a result look without being woken.
     pub look_again_every: Duration,
-    /// How often in a row the store may refuse a commit for good before its execution is blocked.
-    /// Each time, the unrecorded steps run again.
-    pub commit_failure_count_max: u32,
+    /// How often in a row the store may refuse a commit for good, or the driver may panic, before
+    /// an execution is blocked. Each time, the unrecorded steps run again.
+    pub failure_count_max: u32,
     /// How long a shutdown waits for closures that run.
     pub shutdown_grace: Duration,
     /// How many sessions in a row have to die with an execution, without progress of it, to make it
@@ -85,7 +85,7 @@ impl Default for Options {
             sweep_every: Duration::from_secs(2),
             follow_every: Duration::from_secs(5),
             look_again_every: Duration::from_secs(60),
-            commit_failure_count_max: 5,
+            failure_count_max: 5,
             shutdown_grace: Duration::from_secs(10),
             suspect_takeover_count: SUSPECT_TAKEOVER_COUNT,
             suspect_wait: Duration::from_millis(20),

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use abide_core::parking::waits_for;
+use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Entry, Execution, Message, Route, Status, Summary, Timestamp, Version, care};
 use abide_store::Record;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -295,7 +296,7 @@ pub(crate) fn is_looked_after(
     Ok(match (stored.care_at(), care_at) {
         // A ready execution may have lost its holder. While that lived, a caretaker may have put
         // off its look; the next claim sets the time again.
-        (_, Some(_)) if place.ready_at().is_some() => true,
+        (_, Some(_)) if place.ready_at().is_some() && !planted(Bug::LateLookDamaged) => true,
         (Some(deadline), care_at) => care_at.is_some_and(|care_at| care_at <= deadline),
         (None, Some(_)) => connection.prepare_cached(sql::INBOX_NEWEST)?.exists([key])?,
         (None, None) => !orders(connection, key)?.iter().any(is_for_anybody),
