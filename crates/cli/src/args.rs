@@ -192,6 +192,12 @@ pub(crate) struct Start {
     /// Higher goes first within a lane; by default 0
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub(crate) priority: Option<i16>,
+    /// Begin after this time, such as `500ms`, `30s`, `5m`, `2h` or `3d`; by default at once
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) delay: Option<Duration>,
+    /// Fail if the execution has not ended after this time, which includes the delay
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) deadline: Option<Duration>,
     /// A tag to find the execution by; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(crate) tag: Vec<Tag>,
@@ -206,7 +212,7 @@ pub(crate) struct ResultOf {
     /// Wait until the execution has ended
     #[arg(long)]
     pub(crate) wait: bool,
-    /// Wait for at most this long, such as `500ms`, `30s`, `5m` or `2h`
+    /// Wait for at most this long, such as `500ms`, `30s`, `5m`, `2h` or `3d`
     #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
 }
@@ -365,7 +371,8 @@ fn duration(text: &str) -> Result<Duration, String> {
         "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err("a duration is written 500ms, 30s, 5m or 2h".to_owned()),
+        "d" => 86_400_000,
+        _ => return Err("a duration is written 500ms, 30s, 5m, 2h or 3d".to_owned()),
     };
     let ms = number.parse().ok().and_then(|number: u64| number.checked_mul(unit_ms));
     ms.map(Duration::from_millis).ok_or_else(|| format!("{number:?} is no number of {unit}"))

@@ -19,7 +19,10 @@ pub(crate) fn run(global: &Global, args: &Start) -> Result<(), CommandError> {
         let known = client.kind_of(&args.workflow).await?;
         let kind = if args.task { Kind::Task } else { known.unwrap_or(Kind::Workflow) };
         let id = args.id.clone().unwrap_or_else(|| client.fresh_id());
+        let now = client.now();
         let start = abide_core::Start {
+            start_at: args.delay.map(|delay| now.after(delay)),
+            deadline_at: args.deadline.map(|deadline| now.after(deadline)),
             priority: args.priority.unwrap_or_default(),
             tags: args.tag.clone(),
             // As a program does: neither white space nor the order of members makes another input.
@@ -45,6 +48,8 @@ fn is_given(args: &Start, option: &str) -> bool {
     match option {
         "lane" => args.lane.is_some(),
         "priority" => args.priority.is_some(),
+        "delay" => args.delay.is_some(),
+        "deadline" => args.deadline.is_some(),
         "tags" => !args.tag.is_empty(),
         _ => false,
     }

@@ -314,3 +314,22 @@ async fn a_start_from_a_shell_attaches_to_the_same_start_of_a_program() {
     let again = place.abide(&["start", "ship", r#"{"weight":3,"to":"ann"}"#, "--id", "p-1"]);
     assert_eq!(again.code, 0, "{again:?}");
 }
+
+/// The times count from the start, as those of a program do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_from_a_shell_has_a_delay_and_a_deadline() {
+    let place = TestStore::new();
+    let abide = place.open().await;
+    let parcel = r#"{"to": "ann", "weight": 3}"#;
+    place.abide(&["start", "ship", parcel, "--id", "late", "--delay", "3d"]).ok();
+    let why = place.abide(&["why", "late"]).ok().stdout;
+    assert!(why.contains("is scheduled to start at") && why.contains("(in 2 d 23 h)"), "{why}");
+    let again = place.abide(&["start", "ship", parcel, "--id", "late", "--delay", "1h"]);
+    assert!(again.stderr.contains("another delay"), "{again:?}");
+    place.abide(&["start", "ship", parcel, "--id", "short", "--delay", "1h", "--deadline", "1ms"]).ok();
+    let failed = place.abide(&["result", "short", "--wait", "--timeout", "30s"]);
+    assert!(failed.code == 7 && failed.stderr.contains("deadline"), "{failed:?}");
+    let bad = place.abide(&["start", "ship", parcel, "--deadline", "soon"]);
+    assert!(bad.code == 2 && bad.stderr.contains("a duration is written 500ms"), "{bad:?}");
+    abide.shutdown().await;
+}
