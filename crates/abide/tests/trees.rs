@@ -204,6 +204,54 @@ fn a_child_of_a_paused_parent_can_be_resumed() {
     });
 }
 
+/// A pause is for the whole tree, whatever the tree was before.
+#[test]
+fn a_second_pause_reaches_a_child_that_was_resumed_on_its_own() {
+    for resumed in ["child", "grandchild"] {
+        Lab::run_on_each(1, |lab| async move {
+            let (_, abide) = lab.worker().await.unwrap();
+            let handle = abide.start(mother, ()).id("mother").await.unwrap();
+            lab.sleep(secs(10)).await;
+            for _ in 0..2 {
+                handle.pause().await.unwrap();
+                lab.sleep(secs(10)).await;
+                assert_eq!(family(&abide).await, [Status::Paused; 3], "{resumed}");
+                abide.handle::<u64>(resumed).resume().await.unwrap();
+                lab.sleep(secs(10)).await;
+                assert_eq!(status(&abide, resumed).await, Status::Waiting);
+            }
+            handle.pause().await.unwrap();
+            lab.sleep(secs(10)).await;
+            handle.resume().await.unwrap();
+            lab.sleep(secs(10)).await;
+            assert_eq!(family(&abide).await, [Status::Waiting; 3], "{resumed}");
+        });
+    }
+}
+
+/// The orders of a parent may reach a child at once, after a time without any worker.
+#[test]
+fn a_resume_and_a_pause_without_a_worker_leave_the_whole_tree_paused() {
+    for seed in 0..20 {
+        Lab::run_on_each(seed, |lab| async move {
+            let (machine, abide) = lab.worker().await.unwrap();
+            let handle = abide.start(mother, ()).id("mother").await.unwrap();
+            lab.sleep(secs(10)).await;
+            handle.pause().await.unwrap();
+            lab.sleep(secs(10)).await;
+            abide.handle::<u64>("grandchild").resume().await.unwrap();
+            lab.sleep(secs(10)).await;
+            lab.crash(machine);
+            let client = lab.client().await.unwrap();
+            client.handle::<u64>("mother").resume().await.unwrap();
+            client.handle::<u64>("mother").pause().await.unwrap();
+            let (_, abide) = lab.worker().await.unwrap();
+            lab.sleep(secs(60)).await;
+            assert_eq!(family(&abide).await, [Status::Paused; 3], "seed {seed}");
+        });
+    }
+}
+
 #[workflow]
 async fn matriarch(ctx: Ctx, count: u64) -> Result<u64> {
     let mut children = Vec::new();

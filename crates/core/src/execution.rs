@@ -206,8 +206,8 @@ impl Execution {
     /// Decides during a pause. Running closures may finish and be recorded; nothing else moves.
     fn decide_paused(&self, is_own: bool, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
-            Command::Pause { .. } if is_own => Ok(Decision::default()),
-            // It stays paused when its parent goes on.
+            Command::Pause { .. } if is_own && !self.has_tree() => Ok(Decision::default()),
+            // It stays paused when its parent goes on, and its children hear of it again.
             Command::Pause { by, reason } => Ok(Event::Paused { by, reason }.into()),
             Command::Inherit { .. } => self.inherit(command),
             Command::Resume { by } => Ok(Event::Resumed { by }.into()),

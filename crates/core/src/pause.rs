@@ -12,7 +12,7 @@ impl Execution {
             Command::Pause { .. } if matches!(self.phase, Phase::Blocked { cancelling: Some(_), .. }) => {
                 Err(Refusal::Cancelling)
             }
-            Command::Pause { by, reason } if self.own_pause().is_none() => {
+            Command::Pause { by, reason } if self.own_pause().is_none() || self.has_tree() => {
                 Ok(Event::Paused { by, reason }.into())
             }
             Command::Resume { by } if self.is_paused() => Ok(Event::Resumed { by }.into()),

@@ -289,6 +289,14 @@ bugs! {
     LateLookDamaged = "late-look-damaged",
     /// An execution whose driver panics each time is begun again without end.
     PanicsUncounted = "panics-uncounted",
+    /// An await that is not recorded is forgotten when its execution leaves memory.
+    ForeignForgotten = "foreign-forgotten",
+    /// A second pause does not reach a child that was resumed on its own.
+    SecondPauseStops = "second-pause-stops",
+    /// Strict code goes on without the timeout of a wait for a signal.
+    TimeoutDropped = "timeout-dropped",
+    /// A result that somebody set is taken for any input, if the code asks for it late.
+    EditForAnyInput = "edit-for-any-input",
 }
 
 impl Bug {

@@ -181,10 +181,15 @@ impl Execution {
         self.inherited = Some(Inherited { number, pause });
     }
 
+    /// Whether it has open children, which a pause of it concerns too.
+    pub(crate) fn has_tree(&self) -> bool {
+        self.open_child_count > 0
+    }
+
     /// Returns the order for the children when `decision` is recorded. A terminate goes down as
     /// terminate, every other end as cancel.
     pub(crate) fn tree_order(&self, decision: &Decision, is_terminate: bool) -> Option<TreeOrder> {
-        let event = decision.events.last().filter(|_| self.open_child_count > 0)?;
+        let event = decision.events.last().filter(|_| self.has_tree())?;
         let change = match event {
             event if event.is_terminal() && planted(Bug::ChildrenOutliveRun) => return None,
             Event::Paused { .. } | Event::Inherited { .. } if planted(Bug::PauseSkipsTree) => return None,
@@ -196,8 +201,9 @@ impl Execution {
             Event::ContinuedAsNew { .. } if planted(Bug::ContinuedKeepsChildren) => return None,
             Event::ContinuedAsNew { .. } => cancel("its parent has continued as new"),
             event if event.is_terminal() => cancel("its parent has ended"),
+            // Also if it is paused already: somebody may have resumed one of the children.
             Event::Paused { reason, .. } | Event::Inherited { pause: Some(reason), .. }
-                if !self.is_paused() =>
+                if !self.is_paused() || !planted(Bug::SecondPauseStops) =>
             {
                 TreeChange::Pause { reason: reason.clone() }
             }
@@ -288,12 +294,21 @@ mod tests {
 
     #[test]
     fn a_resume_of_the_parent_lifts_only_its_own_pause() {
-        check(vec![pause(), inherit(7, true), inherit(8, false)], &[Some(("pause", 3)), None, None], true);
-        check(vec![inherit(7, true), pause(), inherit(8, false)], &[Some(("pause", 3)), None, None], true);
-        let lifted = &[Some(("pause", 3)), None, None, Some(("resume", 6))];
+        let told = &[Some(("pause", 3)), Some(("pause", 4)), None];
+        check(vec![pause(), inherit(7, true), inherit(8, false)], told, true);
+        check(vec![inherit(7, true), pause(), inherit(8, false)], told, true);
+        let lifted = &[Some(("pause", 3)), Some(("pause", 4)), None, Some(("resume", 6))];
         check(vec![inherit(7, true), pause(), inherit(8, false), resume()], lifted, false);
         // An order to this very execution lets it go on, even when its parent is paused.
         check(vec![inherit(7, true), resume()], &[Some(("pause", 3)), Some(("resume", 4))], false);
+    }
+
+    #[test]
+    fn children_hear_of_every_pause() {
+        check(vec![pause(), pause()], &[Some(("pause", 3)), Some(("pause", 4))], true);
+        let block = Command::block(crate::Block::Limit { reason: "too long".to_owned() });
+        let told = &[None, Some(("pause", 4)), Some(("pause", 5))];
+        check(vec![block, pause(), pause()], told, false);
     }
 
     #[test]
