@@ -62,6 +62,32 @@ async fn stops(ctx: Ctx) -> Result<()> {
     std::future::pending().await
 }
 
+/// Awaits something other than a ctx operation beside a wait that may last for days, as
+/// `tokio::time::timeout` does.
+#[workflow]
+async fn races(ctx: Ctx, sleeps: bool) -> Result<()> {
+    let world = ctx.state::<Shared>();
+    select! {
+        got = ctx.recv("go"), if !sleeps => got,
+        slept = ctx.sleep(days(30)), if sleeps => slept,
+        () = world.foreign.notified() => Ok(()),
+    }
+}
+
+/// Waits for long through combinators that hold wakers of their own, and through a channel between
+/// its own branches.
+#[workflow]
+async fn combines(ctx: Ctx) -> Result<()> {
+    let mut waits = futures_util::stream::FuturesUnordered::new();
+    for name in ["a", "b"] {
+        waits.push(ctx.recv::<()>(name).into_future());
+    }
+    while let Some(got) = futures_util::StreamExt::next(&mut waits).await {
+        got?;
+    }
+    Ok(())
+}
+
 #[workflow]
 async fn parent(ctx: Ctx) -> Result<()> {
     ctx.run(strays, ()).id("one").await
@@ -169,6 +195,43 @@ fn a_cancelled_parent_leaves_no_child_blocked_behind_an_unblock() {
         handle.cancel("enough").await.unwrap();
         cancelled(&lab, &child, "started, blocked, cancelled").await;
         assert_eq!(handle.status().await.unwrap(), Status::Cancelled);
+    });
+}
+
+/// It would be forgotten if the execution left memory, and the code would wait for ever.
+#[test]
+fn an_await_that_is_not_recorded_is_reported_however_late_it_wakes() {
+    for sleeps in [false, true] {
+        Lab::run_on_each(1, |lab| async move {
+            let world = world();
+            let (_, abide) = worker(&lab, &world).await;
+            let handle = abide.start(races, sleeps).id("one").await.unwrap();
+            lab.sleep(minutes(10)).await;
+            world.foreign.notify_waiters();
+            lab.sleep(secs(1)).await;
+            let why = handle.why().await.unwrap();
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+            assert!(why.contains("awaits something that is not a ctx operation"), "{why}");
+        });
+    }
+}
+
+/// Such waits do leave memory.
+#[test]
+fn combinators_with_wakers_of_their_own_keep_nothing_in_memory() {
+    Lab::run_on_each(1, |lab| async move {
+        let (_, abide) = worker(&lab, &world()).await;
+        let handle = abide.start(combines, ()).id("one").await.unwrap();
+        lab.sleep(minutes(10)).await;
+        let id = ExecutionId::new("one").unwrap();
+        let target = Target::Address(Address { namespace: Namespace::default(), id });
+        let read = Read { target, run: None, from: 1, limit: 1, with_inbox: false };
+        let snapshot = lab.store().read(read).await.unwrap().unwrap();
+        assert_eq!(snapshot.lease.session, None, "nobody holds it");
+        for name in ["b", "a"] {
+            handle.signal(name, &()).await.unwrap();
+        }
+        handle.result().await.unwrap();
     });
 }
 

@@ -9,12 +9,13 @@ mod identity;
 mod inside;
 mod interrupt;
 mod patch;
+mod root;
 mod site;
 mod wanted;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use abide_core::{
     Address, Block, Execution, ExecutionId, Few, Op, OpUse, Origin, Outcome, Payload, Timestamp, Uses,
@@ -29,6 +30,7 @@ pub use identity::run_key;
 pub use inside::Inside;
 pub use interrupt::Interrupt;
 use patch::Patches;
+pub(crate) use root::RootWaker;
 pub use site::Site;
 pub(crate) use site::written as site_text;
 pub use wanted::{CheckSignal, Predicate, Rejection, Request, RetryIf, StepOptions, UserTransaction};
@@ -551,30 +553,6 @@ impl Shared {
     /// Whether the workflow was woken by something that is not an operation of its `ctx`.
     pub(crate) fn has_foreign_wake(&self) -> bool {
         self.foreign.load(Ordering::Acquire)
-    }
-
-    /// Returns the waker that the workflow's own future is polled with.
-    pub(crate) fn root_waker(self: &Arc<Self>) -> Waker {
-        Waker::from(self.clone())
-    }
-}
-
-/// The waker that the workflow's own future is polled with.
-///
-/// Every wake that belongs to an operation comes from the runner, on the thread that polls. A wake
-/// from anywhere else means that the workflow awaits something whose outcome is not recorded.
-impl Wake for Shared {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if self.polling_thread.load(Ordering::Relaxed) == this_thread() {
-            self.again.store(true, Ordering::Release);
-        } else {
-            self.foreign.store(true, Ordering::Release);
-            self.mailbox.task.wake();
-        }
     }
 }
 

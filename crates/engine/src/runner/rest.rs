@@ -75,7 +75,7 @@ impl Runner {
 
     /// Commits decided entries. A run that sleeps for long leaves memory with the same commit.
     fn commit_news(&mut self, is_running: bool) -> TurnResult {
-        if !is_running && self.has_nothing_to_start() && self.sleeps_long() {
+        if !is_running && self.has_nothing_to_start() && self.sleeps_long() && self.may_leave() {
             return self.park();
         }
         self.send(Hold::Keep, None);
@@ -90,13 +90,14 @@ impl Runner {
         let mut ring_at = self.next_timeout();
         if !is_running && self.has_nothing_to_start() {
             let is_in_the_way = self.seat.keeps_others_out() && !planted(Bug::IdleSuspectStays);
-            if self.sleeps_long() || (is_in_the_way && self.stands_still()) {
+            let may_leave = self.may_leave();
+            if (self.sleeps_long() && may_leave) || (is_in_the_way && self.stands_still()) {
                 return self.park();
             }
             let options = &self.seat.engine.options;
             let (publish_at, park_at) =
                 (idle_since.after(options.announce_after), idle_since.after(options.park_after));
-            if park_at <= now {
+            if park_at <= now && may_leave {
                 return self.park();
             }
             let is_published =
@@ -105,8 +106,8 @@ impl Runner {
                 self.send(Hold::Keep, None);
                 return TurnResult::Progress;
             }
-            let next = if is_published { park_at } else { publish_at };
-            ring_at = Some(ring_at.map_or(next, |at| at.min(next)));
+            let next = if is_published { may_leave.then_some(park_at) } else { Some(publish_at) };
+            ring_at = [ring_at, next].into_iter().flatten().min();
         }
         // A due timer that is held back for mail would ring again and again.
         let is_held_back = self.run.stage.active().is_some_and(|active| active.is_held_back);
@@ -120,6 +121,13 @@ impl Runner {
         ring(&mut self.alarm, wake_at, |at| runtime.sleep_until(at), cx);
         ring(&mut self.bell, ring_at, sleep, cx);
         TurnResult::Idle
+    }
+
+    /// Whether nothing is forgotten when the run leaves memory. A timer of another library would
+    /// be: it stays until it wakes the code, which is then blocked with a message that says so.
+    fn may_leave(&self) -> bool {
+        let is_held = |active: &Active| active.waker.is_held_elsewhere();
+        !self.run.stage.active().is_some_and(is_held) || planted(Bug::ForeignForgotten)
     }
 
     /// Whether only time can wake the code, and not soon.

@@ -85,7 +85,7 @@ pub(super) struct Active {
     pub(super) board: Board,
     /// `None` when the code has returned.
     pub(super) future: Option<CodeFuture>,
-    pub(super) waker: Waker,
+    pub(super) waker: RootWaker,
     /// The result that the code returned.
     pub(super) result: Option<Result<Payload, Failure>>,
     /// Open operations.
@@ -163,7 +163,7 @@ pub(super) enum TimerKind {
 
 impl Active {
     pub(super) fn new(board: Board, called: Result<CodeFuture, Failure>) -> Self {
-        let waker = board.0.root_waker();
+        let waker = RootWaker::new(&board.0);
         let (future, result) = match called {
             Ok(future) => (Some(future), None),
             Err(failure) => (None, Some(Err(failure))),
