@@ -1,6 +1,6 @@
 //! Accepting another input, beside a result that could not be recorded.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
@@ -14,6 +14,8 @@ const BYTES_MAX: usize = 100;
 struct World {
     input: AtomicU32,
     length: AtomicUsize,
+    /// Whether the code does something before the charge that no earlier code did.
+    is_late: AtomicBool,
     gate: Semaphore,
     ran: Mutex<Vec<String>>,
 }
@@ -24,6 +26,7 @@ fn world() -> Shared {
     Arc::new(World {
         input: AtomicU32::new(1),
         length: AtomicUsize::new(BYTES_MAX),
+        is_late: AtomicBool::new(false),
         gate: Semaphore::new(0),
         ran: Mutex::default(),
     })
@@ -33,6 +36,9 @@ fn world() -> Shared {
 #[workflow]
 async fn charges(ctx: Ctx) -> Result<String> {
     let world = ctx.state::<Shared>();
+    if world.is_late.load(Ordering::Relaxed) {
+        ctx.step("check", || async { Ok(()) }).await?;
+    }
     let input = world.input.load(Ordering::Relaxed);
     ctx.step("charge", || async {
         world.gate.acquire().await?.forget();
@@ -245,6 +251,36 @@ fn a_record_that_the_code_asks_for_late_is_compared_by_its_input() {
         deploys.expect(&handle, Status::Waiting).await;
         assert_eq!(deploys.world.ran.lock().unwrap().join(", "), "pay 1");
     });
+}
+
+/// An operator has supplied the receipt that was lost. It is the receipt of the recorded input,
+/// whether newer code asks for the charge at once or later.
+#[test]
+fn a_supplied_result_is_for_the_recorded_input() {
+    for is_late in [false, true] {
+        Lab::run_on(1, small, |lab| async move {
+            let world = world();
+            let (machine, abide) = worker(&lab, &world).await;
+            abide.start(charges, ()).id("one").await.unwrap();
+            world.gate.add_permits(10);
+            lab.sleep(secs(1)).await;
+            lab.crash(machine);
+            let elsewhere = |builder: abide::Builder| builder.workflow(pays_first).lanes(["other"]);
+            let (_, elsewhere) = lab.worker_with(elsewhere).await.unwrap();
+            elsewhere.handle::<String>("one").unblock().edit("charge", "ok").await.unwrap();
+            world.input.store(2, Ordering::Relaxed);
+            world.is_late.store(is_late, Ordering::Relaxed);
+            let (_, abide) = worker(&lab, &world).await;
+            lab.sleep(secs(10)).await;
+            let handle = abide.handle::<String>("one");
+            let why = handle.why().await.unwrap();
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{is_late} {why}");
+            assert!(why.contains(r#"step "charge" was recorded with input 1, the code has 2"#), "{why}");
+            handle.unblock().accept("charge").await.unwrap();
+            assert_eq!(handle.result().await.unwrap(), "ok");
+            assert_eq!(world.ran.lock().unwrap().join(", "), "charge 1");
+        });
+    }
 }
 
 async fn charge(ctx: &Ctx) -> Result<u32> {

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use crate::planted::{Bug, planted};
 use crate::{
-    Block, ContentHash, Entry, Event, KeyHasher, Op, OpIndex, Outcome, Remedied, Remedy, StepRecord,
+    Block, ContentHash, Entry, Event, Fingerprint, KeyHasher, Op, OpIndex, Outcome, Remedied, Remedy,
+    StepRecord,
 };
 
 /// The fate of a result that somebody set for a step.
@@ -32,6 +33,8 @@ pub struct EditFates {
     accepted: HashMap<OpIndex, Vec<ContentHash>, KeyHasher>,
     /// The last entries with which somebody let an operation run again.
     rerun_at: HashMap<OpIndex, u64, KeyHasher>,
+    /// The inputs of results that could not be recorded.
+    lost_inputs: HashMap<OpIndex, Fingerprint, KeyHasher>,
 }
 
 impl EditFates {
@@ -54,8 +57,25 @@ impl EditFates {
             | Event::Inherited { .. }
             | Event::CancelRequested { .. }
             | Event::DeadlinePassed { .. } => {}
+            Event::StepRecorded(StepRecord {
+                op,
+                outcome: Outcome::Unrecordable(_),
+                input: Some(input),
+                ..
+            }) => {
+                self.lost_inputs.insert(op.index(), input.clone());
+                self.went_on_at = entry.seq;
+            }
             _ => self.went_on_at = entry.seq,
         }
+    }
+
+    /// Returns the input that an outcome is for. A result that somebody set is for the input of the
+    /// result that was lost.
+    pub fn input_of<'a>(&'a self, entry: &'a Entry) -> Option<&'a Fingerprint> {
+        let lost = || self.lost_inputs.get(&entry.event.op()?.index());
+        let is_edit = entry.event.is_edit() && !planted(Bug::EditForAnyInput);
+        entry.event.input().or_else(|| lost().filter(|_| is_edit))
     }
 
     /// Returns the fate of the result that this entry set for a step, if it is such an entry and a

@@ -195,7 +195,7 @@ impl Runner {
     /// Returns why this entry does not fit the open operation that it belongs to: the code has
     /// another input for the operation, and nobody has decided about that.
     fn contradiction(&self, entry: &Entry) -> Option<Block> {
-        let recorded = entry.event.input()?;
+        let recorded = self.run.edits.fates.input_of(entry)?;
         let (op, active) = (entry.event.op()?, self.run.stage.active()?);
         let id = active.slots.get(&op.index())?;
         let state = active.board.0.lock();
