@@ -82,8 +82,12 @@ impl<T: Recorded + 'static> Future for Receive<T> {
         };
         match op.poll(cx) {
             Standing::Delivered(Delivery::Due) => {
-                let (name, within) = (&op.op().name, timeout.unwrap_or_default());
-                let message = format!("no signal {name:?} came within {within:?}");
+                let name = &op.op().name;
+                let message = match timeout {
+                    Some(timeout) => format!("no signal {name:?} came within {timeout:?}"),
+                    // Earlier code had a timeout, which was over.
+                    None => format!("no signal {name:?} came in time"),
+                };
                 let failure = Failure::new(FailureKind::Timeout, message).located(|| op.place());
                 this.slot = LazyOp::Closed;
                 Poll::Ready(Err(Error::from_failure(failure)))

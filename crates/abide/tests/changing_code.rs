@@ -221,6 +221,29 @@ version!(told_retyped, |ctx| {
     go(&ctx).await
 });
 
+version!(hurried, |ctx| {
+    ctx.recv::<()>("never").timeout(hours(1)).await.ok();
+    go(&ctx).await
+});
+version!(patient, |ctx| {
+    ctx.recv::<()>("never").await?;
+    go(&ctx).await
+});
+version!(drawn, |ctx| {
+    let kept: u64 = ctx.step("keep", || async { Ok(7) }).await?;
+    let drawn = ctx.random();
+    go(&ctx).await?;
+    note(&ctx, &format!("{kept} {drawn}"));
+    Ok("done".to_owned())
+});
+version!(drawn_before, |ctx| {
+    let kept: u64 = ctx.step("keep", || async { Ok(8) }).await?;
+    let (_trace, drawn) = (ctx.random(), ctx.random());
+    go(&ctx).await?;
+    note(&ctx, &format!("{kept} {drawn}"));
+    Ok("done".to_owned())
+});
+
 version!(selected, |ctx| {
     let _: u64 = select! {
         a = ctx.step("a", || async { Ok(7) }) => a,
@@ -336,6 +359,7 @@ fn rows() -> Vec<Row> {
         "a `recv` is renamed": told => told_renamed,
         "a `recv` is renamed, with `.renamed_from(\"told\")`": told => told_renamed_from,
         "a signal that was received has another type": told => told_retyped,
+        "a `recv` that waits loses its timeout": hurried => patient,
         "the workflow is renamed": shop => market,
         "the workflow is renamed, with `renamed_from = \"shop\"`": shop => market_from_shop,
         "the input of the next run has another type": next_as_number => next_as_text,
@@ -441,6 +465,15 @@ fn the_guide_says_what_becomes_of_each_change() {
     let untested: Vec<_> =
         table.iter().filter(|[change, ..]| !rows.iter().any(|row| row.change == change)).collect();
     assert!(untested.is_empty(), "no code runs these rows of the guide: {untested:?}");
+}
+
+/// Draws are counted: one more gives those behind it other values. A recorded value stays.
+#[test]
+fn a_draw_that_is_added_changes_the_draws_behind_it() {
+    let (before, after) = (deployed(drawn::plain, drawn::plain), deployed(drawn::plain, drawn_before::plain));
+    let is_kept = |told: &str| told.starts_with("runs \"7 ");
+    assert!(is_kept(&before) && is_kept(&after), "{before} {after}");
+    assert_ne!(before, after);
 }
 
 /// Two steps of one name, which are begun in the order in which they are created, or in the other.

@@ -236,6 +236,12 @@ impl Runner {
         match self.request(id) {
             Some(Wanted::Closure) => self.settle_closure(id, &note),
             Some(Wanted::Timer(after)) => self.settle_timer(id, op, note.due_at, after),
+            Some(Wanted::Signal(None))
+                if note.due_at.is_some() && self.code.is_strict() && !planted(Bug::TimeoutDropped) =>
+            {
+                let (expected, found) = (format!("timeout of {op}"), op.to_string());
+                return self.block(Block::Mismatch { expected, found });
+            }
             Some(Wanted::Signal(timeout)) => self.settle_signal(id, op, note.due_at, timeout),
             Some(Wanted::Child(start, child)) => self.settle_child(id, op, (start, child)),
             Some(Wanted::Result) if note.cancelled && !planted(Bug::GivenUpAwaited) => {
