@@ -5,6 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use abide::prelude::*;
 use abide::testing::{Lab, transact};
+use abide_core::Bounds;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Retire, Store};
 
 /// A value that must not be given up.
 #[derive(Clone)]
@@ -128,5 +132,157 @@ fn a_worker_shuts_down_between_two_panics() {
         assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{}", handle.why().await.unwrap());
         assert_eq!(begun.0.load(Ordering::Relaxed), before + 5, "each worker counts its own");
         handle.terminate("enough").await.unwrap();
+    });
+}
+
+/// A value whose first destruction panics.
+#[derive(Clone)]
+struct Once(Begun);
+
+impl Drop for Once {
+    fn drop(&mut self) {
+        if self.0.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            panic!("only the first drop");
+        }
+    }
+}
+
+/// The runs of the step "count", and the destructions of a value.
+#[derive(Clone, Default)]
+struct Counts {
+    run: Begun,
+    dropped: Begun,
+}
+
+/// Drops the closure of a transaction, which panics, while the record of the step is on its way.
+#[workflow]
+async fn counts_once(ctx: Ctx) -> Result<u32> {
+    let counts = ctx.state::<Counts>();
+    let mut slow = std::pin::pin!(ctx.step("slow", || async {
+        ctx.state::<Lab>().sleep(secs(1)).await;
+        Ok(())
+    }));
+    let counted = ctx.step("count", || async { Ok(counts.run.0.fetch_add(1, Ordering::Relaxed) + 1) });
+    let count = select! {
+        count = counted => count?,
+        slow = &mut slow => return slow.map(|()| 0),
+    };
+    let once = Once(counts.dropped.clone());
+    let transacted = transact(&ctx, "book", move |_| {
+        let _held = &once;
+        Ok(())
+    });
+    select! {
+        slow = &mut slow => slow?,
+        transacted = transacted => transacted?,
+    }
+    Ok(count)
+}
+
+/// Otherwise the next life would begin before that commit, under the same lease, and its first
+/// commit would be taken for a repetition of it: acknowledged, and never written.
+#[test]
+fn p1_a_panic_beside_a_commit_under_way_waits_for_its_answer() {
+    let faulty = Arc::new(std::sync::OnceLock::<Arc<FaultyStore>>::new());
+    let store = {
+        let faulty = faulty.clone();
+        move |clock| -> Arc<dyn Store> {
+            let mut commit_count = 0;
+            let decide = move |what| match what {
+                "commit" if commit_count == 0 => {
+                    commit_count += 1;
+                    Fault::Late
+                }
+                _ => Fault::None,
+            };
+            let store = FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), decide);
+            faulty.get_or_init(|| store).clone()
+        }
+    };
+    Lab::run_on(1, store, |lab| async move {
+        let counts = Counts::default();
+        let with = |builder: abide::Builder| builder.state(counts.clone()).state(lab.clone());
+        let (_machine, abide) = lab.worker_with(with).await.unwrap();
+        let handle = abide.start(counts_once, ()).id("one").await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert!(counts.dropped.0.load(Ordering::Relaxed) > 0, "it has panicked");
+        faulty.get().unwrap().heal();
+        assert_eq!(handle.result().await.unwrap(), 1, "the recorded result");
+        assert_eq!(counts.run.0.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// The worker loses its session, and gives up the task. The task panics then.
+#[test]
+fn a_task_that_panics_when_its_session_is_lost_is_run_by_the_next_one() {
+    Lab::run_on_each(1, |lab| async move {
+        let state = lab.clone();
+        let (_machine, abide) = lab.worker_with(|builder| builder.state(state)).await.unwrap();
+        let handle = abide.start(holds, ()).id("one").await.unwrap();
+        lab.sleep(secs(1)).await;
+        let session = lab.store().workers(all_workers()).await.unwrap()[0].session;
+        let reason = "gone".to_owned();
+        lab.store().retire(Retire { session, reason }).await.unwrap();
+        lab.sleep(minutes(2)).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains("is running"), "{why}");
+        handle.cancel("enough").await.unwrap();
+        lab.sleep(minutes(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Cancelled, "{}", handle.why().await.unwrap());
+    });
+}
+
+fn all_workers() -> abide_store::Workers {
+    abide_store::Workers { namespace: abide_core::Namespace::default(), after: None, limit: 9 }
+}
+
+/// A value that asks for the time of its workflow when it is dropped.
+#[derive(Clone)]
+struct Stamp(Ctx);
+
+impl Drop for Stamp {
+    fn drop(&mut self) {
+        let _ = self.0.now();
+    }
+}
+
+/// Has such values dropped with operations that were given up, and with those that have ended.
+#[workflow]
+async fn stamps(ctx: Ctx) -> Result<u32> {
+    let stamp = Stamp(ctx.clone());
+    let given_up = transact(&ctx, "book", {
+        let stamp = stamp.clone();
+        move |_| {
+            let _held = &stamp;
+            Ok(())
+        }
+    });
+    select! {
+        slept = ctx.sleep(ms(0)) => slept?,
+        transacted = given_up => transacted?,
+    }
+    let retry_if = {
+        let stamp = stamp.clone();
+        move |_: &Error| {
+            let _held = &stamp;
+            true
+        }
+    };
+    let retry = Retry::fixed(ms(1)).max_attempts(2);
+    let asked = ctx.step("ask", || async { Err::<u32, _>("no".into()) }).retry(retry).retry_if(retry_if);
+    assert!(asked.await.is_err());
+    transact(&ctx, "done", move |_| {
+        let _held = &stamp;
+        Ok(7)
+    })
+    .await
+}
+
+/// The board is not locked while values of the code are dropped.
+#[test]
+fn a_destructor_may_use_the_context() {
+    Lab::run_on_each(1, |lab| async move {
+        let (_machine, abide) = lab.worker().await.unwrap();
+        assert_eq!(abide.run(stamps, ()).await.unwrap(), 7);
     });
 }

@@ -297,6 +297,12 @@ bugs! {
     TimeoutDropped = "timeout-dropped",
     /// A result that somebody set is taken for any input, if the code asks for it late.
     EditForAnyInput = "edit-for-any-input",
+    /// After a panic, a driver begins anew while the commit of the last one is under way.
+    CommitLeftBehind = "commit-left-behind",
+    /// A step begins its next attempt although the session of its worker has expired.
+    ExpiredBegins = "expired-begins",
+    /// Strict code is blocked by the outcome of a renamed operation that it has given up.
+    RenamedDemanded = "renamed-demanded",
 }
 
 impl Bug {

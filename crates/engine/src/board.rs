@@ -421,18 +421,19 @@ impl OpHandle {
             }
             OpState::Delivered(_) | OpState::Interrupted => {
                 let interrupt = state.interrupt;
-                let slot = state.slots.remove(&self.id).expect("it was there a moment ago");
+                let mut slot = state.slots.remove(&self.id).expect("it was there a moment ago");
                 self.is_open = false;
-                if !matches!(slot.state, OpState::Delivered(_)) {
+                let OpState::Delivered(delivery) = std::mem::replace(&mut slot.state, OpState::Interrupted)
+                else {
                     // A child whose result the code no longer awaits is asked to stop.
                     state.dropped.push(*slot);
                     let interrupt = interrupt.expect("an interrupted operation has a reason");
                     return Standing::Delivered(Delivery::Interrupted(interrupt));
-                }
-                let OpenOp { op, site, state: OpState::Delivered(delivery), .. } = *slot else {
-                    unreachable!("it was delivered a moment ago")
                 };
-                state.last = Some((op, site));
+                state.last = Some((slot.op.clone(), slot.site));
+                // Before the slot, which holds values of the code: their destructors may use the
+                // board.
+                drop(state);
                 Standing::Delivered(delivery)
             }
         }

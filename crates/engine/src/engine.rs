@@ -15,6 +15,7 @@ use crate::caretaker::Caretaker;
 use crate::driver::{Driver, End};
 use crate::failures::{Failing, Failures};
 use crate::inbox::Arrival;
+use crate::left_commits::LeftCommits;
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
 use crate::quarantine::{Admission, give_back};
@@ -55,6 +56,7 @@ pub(crate) struct Inner {
     session: AtomicU64,
     residents: Mutex<Residents>,
     pub(crate) failures: Failures,
+    pub(crate) left_commits: LeftCommits,
     /// When it last warned that an execution needs a newer version of abide.
     pub(crate) newer_said_at: Mutex<Option<Timestamp>>,
     resident_count: AtomicUsize,
@@ -108,6 +110,7 @@ impl Engine {
             session: AtomicU64::new(0),
             residents: Mutex::default(),
             failures: Failures::default(),
+            left_commits: LeftCommits::default(),
             newer_said_at: Mutex::default(),
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
@@ -354,6 +357,9 @@ impl Inner {
     async fn run(self: Arc<Self>, resident: Resident, running: BoxFuture<End>) {
         let end = panics::caught(running).await;
         let Resident { key, lease, address, mailbox } = resident;
+        if !matches!(end, End::Finished(_) | End::Released) {
+            Box::pin(self.await_left_commit((key, lease.epoch), &address)).await;
+        }
         if let End::Unreadable(unreadable) = &end {
             // A shutdown waits until it has left memory.
             Box::pin(self.set_aside(Aside { key, lease, unreadable: unreadable.clone() })).await;

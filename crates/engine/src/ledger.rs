@@ -56,7 +56,8 @@ pub(crate) struct Ledger {
     stranded: Vec<Address>,
 }
 
-struct InFlight {
+/// A commit that was sent.
+pub(crate) struct InFlight {
     answer: Answer<CommitOutcome>,
     /// The lines to log when the commit has happened, and its run.
     news: (Vec<News>, u32),
@@ -330,18 +331,9 @@ impl Ledger {
 
     /// Polls the commit under way. Pending also if there is none.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Flushed> {
-        loop {
-            let Some(flight) = &mut self.in_flight else { return Poll::Pending };
-            if let Some(pause) = &mut flight.pause {
-                std::task::ready!(pause.as_mut().poll(cx));
-                flight.pause = None;
-                flight.answer = self.engine.store.commit(flight.commit.clone());
-            }
-            match std::task::ready!(flight.answer.as_mut().poll(cx)) {
-                Err(error) if error.is_transient() => self.wait_to_send_again(&error),
-                answer => return Poll::Ready(self.land(answer)),
-            }
-        }
+        let Some(flight) = &mut self.in_flight else { return Poll::Pending };
+        let answer = std::task::ready!(flight.poll(&self.engine, self.execution.address(), cx));
+        Poll::Ready(self.land(answer))
     }
 
     /// Sends everything that was decided as one commit, and waits for its outcome.
@@ -389,16 +381,56 @@ impl Ledger {
             Err(error) => Flushed::Failed(error.to_string()),
         }
     }
+}
 
-    fn wait_to_send_again(&mut self, error: &Error) {
+/// A ledger that is dropped while its commit is under way, as by a panic, leaves the commit to the
+/// engine: until it is answered, nobody may begin anew under the same lease.
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        if let Some(flight) = self.in_flight.take() {
+            self.engine.left_commits.put((self.key, self.lease.epoch), flight);
+        }
+    }
+}
+
+impl InFlight {
+    /// Polls for the answer. While nobody knows what became of the commit, it is sent again.
+    fn poll(
+        &mut self,
+        engine: &Inner,
+        address: &Address,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<CommitOutcome, Error>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                std::task::ready!(pause.as_mut().poll(cx));
+                self.pause = None;
+                self.answer = engine.store.commit(self.commit.clone());
+            }
+            match std::task::ready!(self.answer.as_mut().poll(cx)) {
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(%address, %error, "a commit did not go through and is sent again");
+                    self.pause = Some(engine.runtime.sleep(self.next_pause()));
+                }
+                answer => return Poll::Ready(answer),
+            }
+        }
+    }
+
+    fn next_pause(&mut self) -> Duration {
         const PAUSE_FIRST: Duration = Duration::from_millis(20);
         const PAUSE_MAX: Duration = Duration::from_secs(2);
-        let address = self.execution.address();
-        tracing::warn!(%address, %error, "a commit did not go through and is sent again");
-        let Some(flight) = &mut self.in_flight else { return };
-        let pause = PAUSE_FIRST.saturating_mul(1 << flight.failed_count.min(10)).min(PAUSE_MAX);
-        flight.failed_count += 1;
-        flight.pause = Some(self.engine.runtime.sleep(pause));
+        let pause = PAUSE_FIRST.saturating_mul(1 << self.failed_count.min(10)).min(PAUSE_MAX);
+        self.failed_count += 1;
+        pause
+    }
+
+    /// Waits for the answer to a commit whose driver is gone. Returns the addresses of the
+    /// executions that it may have leased to us.
+    pub(crate) async fn answered(mut self, engine: &Inner, address: &Address) -> Vec<Address> {
+        // Whatever the answer is: the store's records say what to go on with.
+        let _ = poll_fn(|cx| self.poll(engine, address, cx)).await;
+        started(&self.commit.changes.outgoing)
     }
 }
 

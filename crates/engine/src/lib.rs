@@ -25,6 +25,7 @@ mod inbox;
 mod journal;
 mod kept;
 mod ledger;
+mod left_commits;
 mod line;
 mod mailbox;
 mod news;

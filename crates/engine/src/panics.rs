@@ -79,7 +79,11 @@ pub(crate) async fn caught(mut running: BoxFuture<End>) -> End {
     })
     .await;
     let panic = match polled {
-        Ok(end) => return end,
+        Ok(end) => {
+            // It may hold values of user code until now.
+            drop_caught(running);
+            return end;
+        }
         Err(panic) => panic,
     };
     let failure = failure(panic.as_ref());

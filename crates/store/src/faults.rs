@@ -38,6 +38,9 @@ pub enum Fault {
     /// It happens at once; its answer comes when the store is [healed](FaultyStore::heal). Time
     /// passes meanwhile.
     Hold,
+    /// It happens when the store is [healed](FaultyStore::heal), even if nobody waits for its answer
+    /// any longer.
+    Late,
     /// It does not happen: [`Error::Unavailable`].
     Unavailable,
     /// It does not happen, but others may: [`Error::Unread`].
@@ -95,6 +98,8 @@ pub struct FaultyStore {
     healed: Arc<AtomicBool>,
     /// The wakers of answers that are held until the store is healed.
     held: Arc<Mutex<Vec<Waker>>>,
+    /// The operations that happen when the store is healed.
+    late: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
     tally: Tally,
 }
 
@@ -142,11 +147,21 @@ impl FaultyStore {
     fn assemble(inner: Arc<dyn Store>, decide: Decide, notices: Disturbance) -> Arc<Self> {
         let (decide, notices) = (Mutex::new(decide), Arc::new(notices));
         let (healed, held) = (Arc::default(), Arc::default());
-        Arc::new(Self { inner, decide, notices, healed, held, tally: Tally::default() })
+        Arc::new(Self {
+            inner,
+            decide,
+            notices,
+            healed,
+            held,
+            late: Mutex::default(),
+            tally: Tally::default(),
+        })
     }
 
     /// Ends all faults from now on.
     pub fn heal(&self) {
+        let late = std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
+        late.into_iter().for_each(|operation| operation());
         self.healed.store(true, Ordering::SeqCst);
         let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
         held.into_iter().for_each(Waker::wake);
@@ -167,7 +182,7 @@ impl FaultyStore {
     fn pass<T: Send + 'static>(
         &self,
         what: &'static str,
-        operation: impl FnOnce(&dyn Store) -> Answer<T>,
+        operation: impl FnOnce(&dyn Store) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
         let fault = self.next_fault(what);
         self.tally.count(fault);
@@ -182,6 +197,7 @@ impl FaultyStore {
                     answer
                 })
             }
+            Fault::Late => self.postpone(operation),
             Fault::Unavailable => {
                 Box::pin(ready(Err(Error::Unavailable { what, source: "an injected fault".into() })))
             }
@@ -191,6 +207,22 @@ impl FaultyStore {
                 Box::pin(ready(Err(Error::Corrupt { what: format!("an injected fault of {what}") })))
             }
         }
+    }
+
+    fn postpone<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&dyn Store) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let answer = Arc::new(Mutex::new(None));
+        let (inner, put) = (self.inner.clone(), answer.clone());
+        let happen = move || *put.lock().unwrap_or_else(PoisonError::into_inner) = Some(operation(&*inner));
+        self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(happen));
+        let healed = self.until_healed();
+        Box::pin(async move {
+            healed.await;
+            let happened = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+            happened.expect("it happened before the store was healed").await
+        })
     }
 
     fn until_healed(&self) -> impl Future<Output = ()> + Send + use<> {
@@ -239,7 +271,7 @@ impl Tally {
         self.operations.fetch_add(1, Ordering::SeqCst);
         let counter = match fault {
             Fault::None => return,
-            Fault::Delay { .. } | Fault::Hold => &self.delayed,
+            Fault::Delay { .. } | Fault::Hold | Fault::Late => &self.delayed,
             Fault::Unavailable | Fault::Unread => &self.unavailable,
             Fault::Indeterminate => &self.indeterminate,
             Fault::Corrupt => &self.corrupt,
@@ -275,43 +307,43 @@ impl<T> Future for Delayed<T> {
 
 impl Store for FaultyStore {
     fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
-        self.pass("submit", |store| store.submit(submit))
+        self.pass("submit", move |store| store.submit(submit))
     }
 
     fn claim(&self, claim: Claim) -> Answer<Claimed> {
-        self.pass("claim", |store| store.claim(claim))
+        self.pass("claim", move |store| store.claim(claim))
     }
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
-        self.pass("commit", |store| store.commit(commit))
+        self.pass("commit", move |store| store.commit(commit))
     }
 
     fn set_aside(&self, aside: Aside) -> Answer<()> {
-        self.pass("set_aside", |store| store.set_aside(aside))
+        self.pass("set_aside", move |store| store.set_aside(aside))
     }
 
     fn register(&self, worker: Worker) -> Answer<Registered> {
-        self.pass("register", |store| store.register(worker))
+        self.pass("register", move |store| store.register(worker))
     }
 
     fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat> {
-        self.pass("heartbeat", |store| store.heartbeat(beat))
+        self.pass("heartbeat", move |store| store.heartbeat(beat))
     }
 
     fn retire(&self, retire: Retire) -> Answer<()> {
-        self.pass("retire", |store| store.retire(retire))
+        self.pass("retire", move |store| store.retire(retire))
     }
 
     fn prune(&self, prune: Prune) -> Answer<u64> {
-        self.pass("prune", |store| store.prune(prune))
+        self.pass("prune", move |store| store.prune(prune))
     }
 
     fn import(&self, import: Import) -> Answer<Imported> {
-        self.pass("import", |store| store.import(import))
+        self.pass("import", move |store| store.import(import))
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
-        let mut answer = self.pass("wait", |store| store.wait(session));
+        let mut answer = self.pass("wait", move |store| store.wait(session));
         let (inner, notices, healed) = (self.inner.clone(), self.notices.clone(), self.healed.clone());
         Box::pin(async move {
             loop {
@@ -334,23 +366,23 @@ impl Store for FaultyStore {
 
 impl View for FaultyStore {
     fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
-        self.pass("read", |store| store.read(read))
+        self.pass("read", move |store| store.read(read))
     }
 
     fn inbox(&self, inbox: InboxRead) -> Answer<InboxPage> {
-        self.pass("inbox", |store| store.inbox(inbox))
+        self.pass("inbox", move |store| store.inbox(inbox))
     }
 
     fn list(&self, list: List) -> Answer<Listing> {
-        self.pass("list", |store| store.list(list))
+        self.pass("list", move |store| store.list(list))
     }
 
     fn feed(&self, feed: Feed) -> Answer<FeedPage> {
-        self.pass("feed", |store| store.feed(feed))
+        self.pass("feed", move |store| store.feed(feed))
     }
 
     fn changed(&self) -> Answer<()> {
-        let mut answer = self.pass("changed", |store| store.changed());
+        let mut answer = self.pass("changed", move |store| store.changed());
         let (inner, notices, healed) = (self.inner.clone(), self.notices.clone(), self.healed.clone());
         Box::pin(async move {
             loop {
@@ -364,11 +396,11 @@ impl View for FaultyStore {
     }
 
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
-        self.pass("workers", |store| store.workers(workers))
+        self.pass("workers", move |store| store.workers(workers))
     }
 
     fn leases(&self, leases: Leases) -> Answer<LeasePage> {
-        self.pass("leases", |store| store.leases(leases))
+        self.pass("leases", move |store| store.leases(leases))
     }
 
     /// Never a fault: nobody decides anything by it.

@@ -311,7 +311,10 @@ impl Active {
                 _ => self.unsettled.push_back(id),
             }
         }
-        for slot in std::mem::take(&mut state.dropped) {
+        let dropped = std::mem::take(&mut state.dropped);
+        // Values of the code are dropped here, and their destructors may use the board.
+        drop(state);
+        for slot in dropped {
             let key = slot.op.index();
             self.result_waits.remove(&key);
             let id = self.slots.remove(&key);
@@ -388,9 +391,10 @@ impl Active {
         // A slot's waker leads back to the board: left there, neither would ever be freed. Calling
         // it informs an operation that was kept elsewhere.
         let shared = &self.board.0;
-        let slots = std::mem::take(&mut shared.lock().slots);
-        let wakers = slots.into_values().filter_map(|slot| slot.waker);
-        shared.as_polling(|| wakers.for_each(Waker::wake));
+        let mut slots = std::mem::take(&mut shared.lock().slots);
+        let wakers: Vec<_> = slots.values_mut().filter_map(|slot| slot.waker.take()).collect();
+        shared.as_polling(|| wakers.into_iter().for_each(Waker::wake));
+        panics::drop_caught(slots);
     }
 }
 

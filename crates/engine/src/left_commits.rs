@@ -1,0 +1,43 @@
+//! Commits whose driver is gone, because it panicked.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide_core::planted::{Bug, planted};
+use abide_core::{Address, Epoch};
+use abide_store::ExecutionKey;
+
+use crate::engine::Inner;
+use crate::ledger::InFlight;
+
+/// Commits under way that nobody waits for, by execution and lease.
+#[derive(Default)]
+pub(crate) struct LeftCommits(Mutex<HashMap<(ExecutionKey, Epoch), InFlight>>);
+
+impl LeftCommits {
+    pub(crate) fn put(&self, under: (ExecutionKey, Epoch), commit: InFlight) {
+        self.lock().insert(under, commit);
+    }
+
+    fn take(&self, under: (ExecutionKey, Epoch)) -> Option<InFlight> {
+        self.lock().remove(&under)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(ExecutionKey, Epoch), InFlight>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Waits for the commit that a driver has left behind.
+    ///
+    /// The next driver may begin under the same lease. From the records before that commit, its own
+    /// first commit would have the same name: the store would take it for a repetition, and
+    /// acknowledge what was never written.
+    pub(crate) async fn await_left_commit(self: &Arc<Self>, under: (ExecutionKey, Epoch), address: &Address) {
+        let Some(commit) = self.left_commits.take(under) else { return };
+        if !planted(Bug::CommitLeftBehind) {
+            self.recover_all(commit.answered(self, address).await);
+        }
+    }
+}
