@@ -61,7 +61,7 @@ pub(crate) async fn on_the_pool<T: Send + 'static>(
     // The thread that panics knows the line.
     let run = move || {
         catch_unwind(AssertUnwindSafe(run))
-            .unwrap_or_else(|panic| Err(Error::from_failure(panics::failure(panic.as_ref()))))
+            .unwrap_or_else(|panic| Err(Error::from_failure(panics::failure(panic))))
     };
     match simulated {
         Some(runtime) => in_its_turn(&*runtime, run).await,

@@ -53,7 +53,7 @@ where
             Ok(Ok((payload, read))) => (Outcome::Success(payload), Some(read.unwrap_or(value))),
             Ok(Err(error)) => (unrecordable::<T>(error), None),
             Err(panic) => {
-                let failure = panics::failure(panic.as_ref());
+                let failure = panics::failure(panic);
                 (unrecordable::<T>(unread(&failure.message)), None)
             }
         },

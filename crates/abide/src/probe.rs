@@ -105,7 +105,7 @@ impl Probe {
     fn call(&self, mock: &StepMock, call: MockCall) -> Outcome {
         self.lock().used.insert(call.name.clone());
         catch_unwind(AssertUnwindSafe(|| mock(call)))
-            .unwrap_or_else(|panic| Outcome::Failure(panics::failure(panic.as_ref())))
+            .unwrap_or_else(|panic| Outcome::Failure(panics::failure(panic)))
     }
 
     /// Names a mock that no step used, if any.

@@ -60,7 +60,7 @@ fn check<T: Recorded>(upgrade: &Upgrade<T>, payload: &Payload) -> std::result::R
     let complaint = match catch_unwind(AssertUnwindSafe(|| upgrade.try_read(payload).map(drop))) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(complaint)) => complaint,
-        Err(panic) => panics::failure(panic.as_ref()).message.clone(),
+        Err(panic) => panics::failure(panic).message.clone(),
     };
     Err(Rejection { expected: std::any::type_name::<T>().to_owned(), complaint })
 }

@@ -102,8 +102,7 @@ impl<'a, T> Step<'a, T> {
     pub fn retry_if(mut self, is_worth_it: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
         let ask = move |failure: &Failure| {
             let error = Error::from_failure(failure.clone());
-            catch_unwind(AssertUnwindSafe(|| is_worth_it(&error)))
-                .map_err(|panic| panics::failure(panic.as_ref()))
+            catch_unwind(AssertUnwindSafe(|| is_worth_it(&error))).map_err(|panic| panics::failure(panic))
         };
         self.options.retry_if = Some(RetryIf(Arc::new(ask)));
         self
@@ -174,7 +173,7 @@ where
                         this.running = Some(Running { attempt, inside, future: Some(future) });
                     }
                     Poll::Ready(Err(panic)) => {
-                        op.finish(attempt, Outcome::Failure(panics::failure(panic.as_ref())));
+                        op.finish(attempt, Outcome::Failure(panics::failure(panic)));
                     }
                     Poll::Pending => {}
                 }
@@ -186,7 +185,7 @@ where
         let polled =
             op.poll_closure(inside, |cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
                 Ok(polled) => polled.map(data::outcome_of),
-                Err(panic) => Poll::Ready((Outcome::Failure(panics::failure(panic.as_ref())), None)),
+                Err(panic) => Poll::Ready((Outcome::Failure(panics::failure(panic)), None)),
             });
         if let Poll::Ready((outcome, given)) = polled {
             this.running = None;

@@ -124,7 +124,7 @@ impl<T: Value + 'static> Transact<T> {
 fn outcome_of<T: Value>(run: impl FnOnce() -> Result<T>) -> (bool, Outcome) {
     let outcome = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => data::outcome_of(result).0,
-        Err(panic) => Outcome::Failure(panics::failure(panic.as_ref())),
+        Err(panic) => Outcome::Failure(panics::failure(panic)),
     };
     match outcome {
         // Unlike a step's effects, these writes are undone, so the step can simply fail.

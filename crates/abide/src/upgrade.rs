@@ -58,7 +58,7 @@ impl<T> Upgrade<T> {
                 .map_err(|error| format!("and no {} to upgrade: {error}", type_name::<V>()))?;
             match catch_unwind(AssertUnwindSafe(|| convert(old))) {
                 Ok(converted) => converted.map_err(|error| format!("the upgrade failed: {error}")),
-                Err(panic) => Err(format!("the upgrade failed: {}", panics::failure(panic.as_ref()))),
+                Err(panic) => Err(format!("the upgrade failed: {}", panics::failure(panic))),
             }
         })))
     }

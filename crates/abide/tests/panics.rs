@@ -286,3 +286,46 @@ fn a_destructor_may_use_the_context() {
         assert_eq!(abide.run(stamps, ()).await.unwrap(), 7);
     });
 }
+
+/// A panic whose payload panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("boom");
+        }
+    }
+}
+
+#[task]
+async fn bombs(ctx: Ctx) -> Result<()> {
+    ctx.state::<Begun>().0.fetch_add(1, Ordering::Relaxed);
+    std::panic::panic_any(Bomb)
+}
+
+#[workflow]
+async fn steps_on_bombs(ctx: Ctx) -> Result<String> {
+    let begun = ctx.state::<Begun>();
+    let stepped: Result<()> = ctx
+        .step("bomb", || async {
+            begun.0.fetch_add(1, Ordering::Relaxed);
+            std::panic::panic_any(Bomb)
+        })
+        .await;
+    Ok(stepped.unwrap_err().to_string())
+}
+
+/// One panic of a task is one failed attempt, and one of a step is an error of that step.
+#[test]
+fn a_payload_that_panics_when_it_is_dropped_is_one_panic() {
+    Lab::run_on_each(1, |lab| async move {
+        let begun = Begun::default();
+        let (_machine, abide) = lab.worker_with(|builder| builder.state(begun.clone())).await.unwrap();
+        assert!(matches!(abide.run(bombs, ()).await, Err(ClientError::Failed { .. })));
+        assert_eq!(begun.0.load(Ordering::Relaxed), 1);
+        let told = abide.run(steps_on_bombs, ()).await.unwrap();
+        assert!(told.contains("a panic without a message"), "{told}");
+        assert_eq!(begun.0.load(Ordering::Relaxed), 2);
+    });
+}

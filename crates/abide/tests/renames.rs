@@ -291,6 +291,33 @@ version!(itself, |ctx| {
 });
 
 /// There is nothing to rename: the operation keeps its record, and no other is in its way.
+version!(raced, |ctx| {
+    let first: u64 = select! {
+        a = ctx.step("a", || async { Ok(1) }) => a?,
+        b = ctx.step("b", || async { Ok(2) }) => b?,
+    };
+    go(&ctx).await?;
+    Ok(first.to_string())
+});
+version!(raced_renamed, |ctx| {
+    let first: u64 = select! {
+        a = ctx.step("a", || async { Ok(1) }) => a?,
+        b = ctx.step("c", || async { Ok(2) }).renamed_from("b") => b?,
+    };
+    go(&ctx).await?;
+    Ok(first.to_string())
+});
+
+/// Both steps end in one poll: the result of the one that was given up is recorded behind the
+/// other.
+#[test]
+fn strict_code_may_give_up_a_renamed_step_that_came_second() {
+    let unchanged = deployed(raced::strict, &[], raced::strict);
+    assert!(unchanged.starts_with("ran []: 1"), "{unchanged}");
+    assert_eq!(deployed(raced::strict, &[], raced_renamed::strict), unchanged);
+    assert_eq!(deployed(raced::plain, &[], raced_renamed::plain), unchanged);
+}
+
 #[test]
 fn an_old_name_that_is_the_own_name_changes_nothing() {
     assert_eq!(deployed(short::plain, &[], itself::plain), "ran []: 7");

@@ -57,12 +57,14 @@ impl Renames {
     }
 
     /// Closes an operation that is no longer open, or that goes by one of its names from now on.
-    pub(crate) fn close(&mut self, own: u64) {
-        let Some(olds) = self.olds.remove(&own) else { return };
-        for old in olds {
-            self.own.remove(&old);
+    /// Returns its old names.
+    pub(crate) fn close(&mut self, own: u64) -> Vec<u64> {
+        let Some(olds) = self.olds.remove(&own) else { return Vec::new() };
+        for old in &olds {
+            self.own.remove(old);
         }
         self.found.retain(|found| found.own.0 != own);
+        olds
     }
 
     /// Notes that the rest of the journal has a record of this operation.

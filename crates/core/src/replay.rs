@@ -167,9 +167,8 @@ impl Cursor {
         // Also if another record is newer: the replay will find that one.
         self.renames.found.retain(|found| *found != renamed);
         if is_newest {
-            self.close(renamed.own);
             // The code still asks for it, by its old name.
-            self.given_up.remove(&renamed.own.0);
+            self.detach(renamed.own);
             self.open(renamed.old);
         }
         is_newest
@@ -177,13 +176,23 @@ impl Cursor {
 
     /// Closes an operation: the workflow no longer waits for it.
     pub fn close(&mut self, key: OpIndex) {
-        if self.open.remove(&key.0).is_some() && self.strict {
+        let was_open = self.open.contains(&key.0);
+        let old_names = self.detach(key);
+        if was_open && self.strict {
             self.given_up.insert(key.0);
+            // Its outcome may be recorded under any of its names.
+            let old_names = old_names.into_iter().filter(|_| !planted(Bug::RenamedDemanded));
+            self.given_up.extend(old_names);
         }
-        self.renames.close(key.0);
+    }
+
+    /// Forgets an open operation, and returns its old names.
+    fn detach(&mut self, key: OpIndex) -> Vec<u64> {
+        self.open.remove(&key.0);
         if let Some(Skipped { seq, .. }) = self.skipped.get(&key.0) {
             self.wanted.remove(&(*seq, key.0));
         }
+        self.renames.close(key.0)
     }
 
     /// Returns the next thing to do. The caller knows where the journal ends.

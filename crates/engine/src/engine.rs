@@ -16,6 +16,7 @@ use crate::driver::{Driver, End};
 use crate::failures::{Failing, Failures};
 use crate::inbox::Arrival;
 use crate::left_commits::LeftCommits;
+use crate::lifetime::Lifetime;
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
 use crate::quarantine::{Admission, give_back};
@@ -57,6 +58,7 @@ pub(crate) struct Inner {
     residents: Mutex<Residents>,
     pub(crate) failures: Failures,
     pub(crate) left_commits: LeftCommits,
+    pub(crate) lifetime: Lifetime,
     /// When it last warned that an execution needs a newer version of abide.
     pub(crate) newer_said_at: Mutex<Option<Timestamp>>,
     resident_count: AtomicUsize,
@@ -111,6 +113,7 @@ impl Engine {
             residents: Mutex::default(),
             failures: Failures::default(),
             left_commits: LeftCommits::default(),
+            lifetime: Lifetime::default(),
             newer_said_at: Mutex::default(),
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
@@ -214,7 +217,9 @@ impl Inner {
         self.order_all(Order::Abandon);
         let Options { worker_name, session_ttl, .. } = &self.options;
         let worker = Worker { name: worker_name.clone(), ability: self.ability(), ttl: *session_ttl };
+        let asked_at = self.runtime.rest_moment();
         let registered = self.store.register(worker).await?;
+        self.has_lived(asked_at);
         // An answer to the old session may have come meanwhile.
         let former = self.residents().begin_session(registered.session);
         former.iter().for_each(|mailbox| mailbox.order(Order::Abandon));

@@ -76,7 +76,12 @@ pub(crate) async fn tell_draining(engine: &Arc<Inner>) -> Infallible {
 }
 
 async fn send(engine: &Arc<Inner>, beat: Beat) -> abide_store::Result<()> {
-    match engine.store.heartbeat(beat).await? {
+    let asked_at = engine.runtime.rest_moment();
+    let answer = engine.store.heartbeat(beat).await?;
+    if let Heartbeat::Refreshed { .. } = answer {
+        engine.has_lived(asked_at);
+    }
+    match answer {
         Heartbeat::Refreshed { leases: Agreement::Agreed, .. } => {}
         Heartbeat::Refreshed { .. } if planted(Bug::DifferenceIgnored) => {}
         Heartbeat::Refreshed { leases: Agreement::Differs { young_from }, .. } => {

@@ -26,6 +26,7 @@ mod journal;
 mod kept;
 mod ledger;
 mod left_commits;
+mod lifetime;
 mod line;
 mod mailbox;
 mod news;

@@ -46,8 +46,15 @@ pub fn noting(hook: Hook) -> Hook {
     })
 }
 
-/// Returns the failure that stands for a panic that was caught on this thread.
-pub fn failure(panic: &(dyn Any + Send)) -> Failure {
+/// Returns the failure that stands for a panic that was caught on this thread. The payload is dropped
+/// here, and may panic in its destructor: what was caught is one panic all the same.
+pub fn failure(panic: Box<dyn Any + Send>) -> Failure {
+    let failure = described(panic.as_ref());
+    drop_caught(panic);
+    failure
+}
+
+fn described(panic: &(dyn Any + Send)) -> Failure {
     let message = panic.downcast_ref::<&str>().copied();
     let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let noted = LAST.try_with(RefCell::take).ok().flatten();
@@ -86,11 +93,10 @@ pub(crate) async fn caught(mut running: BoxFuture<End>) -> End {
         }
         Err(panic) => panic,
     };
-    let failure = failure(panic.as_ref());
+    let failure = failure(panic);
     let site = failure.at.as_ref().and_then(|at| at.site.as_deref());
     let why = format!("{}{}", failure.message, text::at(site));
     drop_caught(running);
-    drop_caught(panic);
     End::Panicked(why)
 }
 
@@ -102,7 +108,7 @@ mod tests {
 
     fn site_of(panics: fn()) -> Option<String> {
         let panic = catch_unwind(panics).expect_err("it panics");
-        failure(panic.as_ref()).at.as_ref().and_then(|at| at.site.clone())
+        failure(panic).at.as_ref().and_then(|at| at.site.clone())
     }
 
     #[test]

@@ -55,6 +55,12 @@ pub trait Runtime: Clock {
     /// Returns the moment on the monotonic clock.
     fn moment(&self) -> Moment;
 
+    /// Returns the moment on the clock of [rests](Self::rest), which counts no time that a virtual
+    /// clock has skipped.
+    fn rest_moment(&self) -> Moment {
+        self.moment()
+    }
+
     /// Runs a future until it ends.
     fn spawn(&self, future: BoxFuture<()>);
 

@@ -375,6 +375,10 @@ impl Runtime for SimProcess {
         self.sim.lock().moment
     }
 
+    fn rest_moment(&self) -> Moment {
+        self.sim.lock().rest_moment()
+    }
+
     fn spawn(&self, future: BoxFuture<()>) {
         let mut state = self.sim.lock();
         if state.dying == Some(self.group) {

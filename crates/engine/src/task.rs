@@ -164,7 +164,7 @@ impl TaskRunner {
             match catch_unwind(AssertUnwindSafe(|| self.code.call(attempt, &self.input))) {
                 Ok(Ok(future)) => self.future = Some(future),
                 Ok(Err(block)) => return Poll::Ready(Err(TaskEnd::Block(block))),
-                Err(panic) => return Poll::Ready(Err(TaskEnd::Failure(panics::failure(panic.as_ref())))),
+                Err(panic) => return Poll::Ready(Err(TaskEnd::Failure(panics::failure(panic)))),
             }
         }
         let Some(future) = &mut self.future else { return Poll::Pending };
@@ -173,7 +173,7 @@ impl TaskRunner {
         let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(result)) => result.map_err(TaskEnd::Failure),
-            Err(panic) => Err(TaskEnd::Failure(panics::failure(panic.as_ref()))),
+            Err(panic) => Err(TaskEnd::Failure(panics::failure(panic))),
         };
         panics::drop_caught(self.future.take());
         Poll::Ready(result)

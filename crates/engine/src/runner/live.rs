@@ -372,7 +372,7 @@ impl Runner {
         let Some(active) = self.run.stage.active_mut() else { return false };
         let is_durable = self.seat.is_durable() || planted(Bug::EffectBeforeDurable);
         let is_wanted = self.seat.order() == Order::Run || planted(Bug::ClosuresWhileDraining);
-        if active.startable.is_empty() || !is_durable || !is_wanted {
+        if active.startable.is_empty() || !is_durable || !is_wanted || !self.seat.engine.is_alive() {
             return false;
         }
         if self.is_over_length() {

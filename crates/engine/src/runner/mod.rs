@@ -336,7 +336,7 @@ impl Runner {
         active.result = match polled {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(result),
-            Err(panic) => Some(Err(panics::failure(panic.as_ref()))),
+            Err(panic) => Some(Err(panics::failure(panic))),
         };
         if active.result.is_some() {
             active.future = None;

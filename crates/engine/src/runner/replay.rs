@@ -150,7 +150,7 @@ impl Runner {
                 self.block(reason);
                 return Some(TurnResult::Progress);
             }
-            Err(panic) => Err(panics::failure(panic.as_ref())),
+            Err(panic) => Err(panics::failure(panic)),
         };
         // Orders may have been recorded since the journal was read.
         self.run.seen_to = self.seat.execution().seen_count().min(self.run.journal.end());
