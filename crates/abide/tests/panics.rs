@@ -212,7 +212,7 @@ fn p1_a_panic_beside_a_commit_under_way_waits_for_its_answer() {
     });
 }
 
-/// The worker loses its session, and gives up the task. The task panics then.
+/// The worker loses its session and drops the task, which panics.
 #[test]
 fn a_task_that_panics_when_its_session_is_lost_is_run_by_the_next_one() {
     Lab::run_on_each(1, |lab| async move {

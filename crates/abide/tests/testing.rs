@@ -407,7 +407,7 @@ fn a_history_that_cannot_be_replayed_names_the_line_of_the_test() {
     abide_engine::panics::watch();
     let here = |history: &str| {
         let panic = catch_unwind(AssertUnwindSafe(|| Test::new().replay(history))).unwrap_err();
-        let failure = abide_engine::panics::failure(panic.as_ref());
+        let failure = abide_engine::panics::failure(panic);
         (failure.message.clone(), failure.at.clone().unwrap().site.unwrap())
     };
     let line = line!() - 4;

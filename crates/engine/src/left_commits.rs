@@ -33,7 +33,7 @@ impl Inner {
     ///
     /// The next driver may begin under the same lease. From the records before that commit, its own
     /// first commit would have the same name: the store would take it for a repetition, and
-    /// acknowledge what was never written.
+    /// acknowledge entries that it has not written.
     pub(crate) async fn await_left_commit(self: &Arc<Self>, under: (ExecutionKey, Epoch), address: &Address) {
         let Some(commit) = self.left_commits.take(under) else { return };
         if !planted(Bug::CommitLeftBehind) {

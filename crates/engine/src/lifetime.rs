@@ -14,7 +14,8 @@ use crate::runtime::Moment;
 /// The store alone decides who may write. But a process that was stopped for longer than its
 /// session lives does not know yet that others have gone on with its executions, and would begin a
 /// step that they have recorded. So no closure begins before the next sign of life is answered.
-/// What was stopped between this question and the first effect of a closure cannot be helped.
+/// A process that is stopped between this question and the first effect of a closure is beyond
+/// help.
 #[derive(Default)]
 pub(crate) struct Lifetime(AtomicU64);
 

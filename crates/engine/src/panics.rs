@@ -46,8 +46,8 @@ pub fn noting(hook: Hook) -> Hook {
     })
 }
 
-/// Returns the failure that stands for a panic that was caught on this thread. The payload is dropped
-/// here, and may panic in its destructor: what was caught is one panic all the same.
+/// Returns the failure that stands for a panic that was caught on this thread. Its payload is
+/// dropped here. A second panic, in the destructor of the payload, changes nothing.
 pub fn failure(panic: Box<dyn Any + Send>) -> Failure {
     let failure = described(panic.as_ref());
     drop_caught(panic);

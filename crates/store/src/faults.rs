@@ -38,8 +38,8 @@ pub enum Fault {
     /// It happens at once; its answer comes when the store is [healed](FaultyStore::heal). Time
     /// passes meanwhile.
     Hold,
-    /// It happens when the store is [healed](FaultyStore::heal), even if nobody waits for its answer
-    /// any longer.
+    /// It happens when the store is [healed](FaultyStore::heal), even if nobody waits for its
+    /// answer any longer.
     Late,
     /// It does not happen: [`Error::Unavailable`].
     Unavailable,
