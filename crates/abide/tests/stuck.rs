@@ -74,8 +74,7 @@ async fn races(ctx: Ctx, sleeps: bool) -> Result<()> {
     }
 }
 
-/// Waits for long through combinators that hold wakers of their own, and through a channel between
-/// its own branches.
+/// Waits for long through a combinator that holds wakers of its own, and beside one that is empty.
 #[workflow]
 async fn combines(ctx: Ctx) -> Result<()> {
     let mut waits = futures_util::stream::FuturesUnordered::new();
@@ -85,7 +84,10 @@ async fn combines(ctx: Ctx) -> Result<()> {
     while let Some(got) = futures_util::StreamExt::next(&mut waits).await {
         got?;
     }
-    Ok(())
+    // It is empty now, and still holds the waker of its last poll.
+    ctx.recv::<()>("c").await?;
+    drop(waits);
+    ctx.recv("d").await
 }
 
 #[workflow]
@@ -222,13 +224,13 @@ fn combinators_with_wakers_of_their_own_keep_nothing_in_memory() {
     Lab::run_on_each(1, |lab| async move {
         let (_, abide) = worker(&lab, &world()).await;
         let handle = abide.start(combines, ()).id("one").await.unwrap();
-        lab.sleep(minutes(10)).await;
         let id = ExecutionId::new("one").unwrap();
         let target = Target::Address(Address { namespace: Namespace::default(), id });
-        let read = Read { target, run: None, from: 1, limit: 1, with_inbox: false };
-        let snapshot = lab.store().read(read).await.unwrap().unwrap();
-        assert_eq!(snapshot.lease.session, None, "nobody holds it");
-        for name in ["b", "a"] {
+        for name in ["b", "a", "c", "d"] {
+            lab.sleep(minutes(10)).await;
+            let read = Read { target: target.clone(), run: None, from: 1, limit: 1, with_inbox: false };
+            let snapshot = lab.store().read(read).await.unwrap().unwrap();
+            assert_eq!(snapshot.lease.session, None, "nobody holds it before {name}");
             handle.signal(name, &()).await.unwrap();
         }
         handle.result().await.unwrap();

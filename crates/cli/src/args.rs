@@ -423,9 +423,10 @@ mod tests {
 
     #[test]
     fn a_duration_is_a_number_and_a_unit() {
-        let rows = [("0ms", Some(0)), ("30s", Some(30_000)), ("5m", Some(300_000)), ("2h", Some(7_200_000))];
+        let rows = [("0ms", 0), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("3d", 259_200_000)];
+        let rows = rows.map(|(text, ms)| (text, Some(ms)));
         let faults =
-            ["", "1", "s", "-1s", "1.5s", "1d", "1 s", "18446744073709551616s", "18446744073709551615s"];
+            ["", "1", "s", "-1s", "1.5s", "1w", "1 s", "18446744073709551616s", "18446744073709551615s"];
         for (text, ms) in rows.into_iter().chain(faults.map(|text| (text, None))) {
             assert_eq!(duration(text).ok(), ms.map(Duration::from_millis), "{text}");
         }

@@ -13,6 +13,8 @@ use super::{Shared, this_thread};
 pub(crate) struct RootWaker {
     root: Arc<Root>,
     waker: Waker,
+    /// How often the workflow was polled with it.
+    poll_count: u64,
 }
 
 /// Counted by its clones, so it is no part of the board, which others hold too.
@@ -22,11 +24,27 @@ impl RootWaker {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         let root = Arc::new(Root(shared.clone()));
         let waker = Waker::from(root.clone());
-        Self { root, waker }
+        Self { root, waker, poll_count: 0 }
     }
 
-    pub(crate) fn waker(&self) -> &Waker {
+    /// Returns the waker for one poll.
+    pub(crate) fn for_poll(&mut self) -> &Waker {
+        self.poll_count += 1;
         &self.waker
+    }
+
+    /// Replaces it by another one, and has the workflow polled with that: a future that is still
+    /// awaited takes the new waker, and a future that is over, such as a `FuturesUnordered` without
+    /// members, keeps the old one. Does nothing if only the last poll can have passed it on.
+    pub(crate) fn renew(&mut self) -> bool {
+        if self.poll_count <= 1 {
+            return false;
+        }
+        let shared = self.root.0.clone();
+        *self = Self::new(&shared);
+        shared.again.store(true, Ordering::Release);
+        shared.mailbox.task.wake();
+        true
     }
 
     /// Whether something other than the open operations waits for a chance to wake the workflow.

@@ -331,7 +331,7 @@ impl Runner {
         // Entries that newer code has not asked for yet say nothing about the order in which older
         // code came to them.
         shared.set_behind(cursor.passed() < self.run.seen_to || cursor.has_skipped());
-        let mut cx = Context::from_waker(active.waker.waker());
+        let mut cx = Context::from_waker(active.waker.for_poll());
         let polled = shared.as_polling(|| catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx))));
         active.result = match polled {
             Ok(Poll::Pending) => None,

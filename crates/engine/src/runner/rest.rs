@@ -90,14 +90,13 @@ impl Runner {
         let mut ring_at = self.next_timeout();
         if !is_running && self.has_nothing_to_start() {
             let is_in_the_way = self.seat.keeps_others_out() && !planted(Bug::IdleSuspectStays);
-            let may_leave = self.may_leave();
-            if (self.sleeps_long() && may_leave) || (is_in_the_way && self.stands_still()) {
+            if (self.sleeps_long() && self.may_leave()) || (is_in_the_way && self.stands_still()) {
                 return self.park();
             }
             let options = &self.seat.engine.options;
             let (publish_at, park_at) =
                 (idle_since.after(options.announce_after), idle_since.after(options.park_after));
-            if park_at <= now && may_leave {
+            if park_at <= now && self.may_leave() {
                 return self.park();
             }
             let is_published =
@@ -106,7 +105,8 @@ impl Runner {
                 self.send(Hold::Keep, None);
                 return TurnResult::Progress;
             }
-            let next = if is_published { may_leave.then_some(park_at) } else { Some(publish_at) };
+            // The moment to leave has passed for code that may not.
+            let next = Some(if is_published { park_at } else { publish_at }).filter(|at| *at > now);
             ring_at = [ring_at, next].into_iter().flatten().min();
         }
         // A due timer that is held back for mail would ring again and again.
@@ -125,9 +125,14 @@ impl Runner {
 
     /// Whether nothing is forgotten when the run leaves memory. A timer of another library would
     /// be: it stays until it wakes the code, which is then blocked with a message that says so.
-    fn may_leave(&self) -> bool {
-        let is_held = |active: &Active| active.waker.is_held_elsewhere();
-        !self.run.stage.active().is_some_and(is_held) || planted(Bug::ForeignForgotten)
+    fn may_leave(&mut self) -> bool {
+        let Some(active) = self.run.stage.active_mut() else { return true };
+        if !active.waker.is_held_elsewhere() || planted(Bug::ForeignForgotten) {
+            return true;
+        }
+        // If it can be renewed, the next turn polls the code and comes here again.
+        active.waker.renew();
+        false
     }
 
     /// Whether only time can wake the code, and not soon.
