@@ -467,7 +467,7 @@ fn the_guide_says_what_becomes_of_each_change() {
     assert!(untested.is_empty(), "no code runs these rows of the guide: {untested:?}");
 }
 
-/// Draws are counted: one more gives those behind it other values. A recorded value stays.
+/// Draws are counted: after one more, those behind it have other values. A recorded value stays.
 #[test]
 fn a_draw_that_is_added_changes_the_draws_behind_it() {
     let (before, after) = (deployed(drawn::plain, drawn::plain), deployed(drawn::plain, drawn_before::plain));
