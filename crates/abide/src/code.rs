@@ -108,7 +108,7 @@ impl<T: Task> Retried for T {}
 /// The success type of a `Result`, for the macros.
 #[diagnostic::on_unimplemented(
     message = "return a `Result`: a workflow or task returns `Result<T>`, or `Result<T, E>` with an error that `?` takes",
-    label = "this is no such `Result`"
+    label = "this is no `Result`"
 )]
 pub trait Returns {
     /// The success type.
@@ -119,8 +119,7 @@ pub trait Returns {
     fn into_result(self) -> crate::Result<Self::Ok>;
 }
 
-#[diagnostic::do_not_recommend]
-impl<T, E: Into<crate::Error>> Returns for Result<T, E> {
+impl<T, E: Returned> Returns for Result<T, E> {
     type Ok = T;
 
     #[track_caller]
@@ -132,6 +131,20 @@ impl<T, E: Into<crate::Error>> Returns for Result<T, E> {
         }
     }
 }
+
+/// The error of such a `Result`: every type that `?` takes.
+///
+/// A trait of its own, because the compiler's message is about the error and not about the
+/// `Result`.
+#[diagnostic::on_unimplemented(
+    message = "return an error that is `std::error::Error + Send + Sync`: `{Self}` is not",
+    label = "`?` does not take the error of this `Result`",
+    note = "`abide::Error`, `anyhow::Error`, `Box<dyn Error + Send + Sync>` and `String` are taken too"
+)]
+pub trait Returned: Into<crate::Error> {}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<crate::Error>> Returned for E {}
 
 /// A function that was registered at link time.
 #[derive(Clone, Copy)]

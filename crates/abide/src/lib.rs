@@ -86,7 +86,20 @@ pub use crate::url::{InvalidUrl, StoreUrl};
 
 pub use abide_sqlite::StepStatement as SqliteStatement;
 
-pub use abide_core::{FailureKind, Kind, Origin, Retry, Status, Timestamp};
+pub use abide_core::{FailureKind, Kind, Origin, Status, Timestamp};
+
+/// The policy that `.retry(..)` takes.
+///
+/// ```
+/// use abide::prelude::*;
+///
+/// let retry = Retry::exponential(ms(100)).max_attempts(5);
+/// assert_eq!(retry.delay_after(3), Some(ms(400)));
+/// assert_eq!(retry.delay_after(5), None);
+/// ```
+#[doc(inline)]
+pub use abide_core::Retry;
+
 pub use abide_macros::{task, test, workflow};
 pub use rusqlite;
 

@@ -55,6 +55,7 @@ use crate::{Abide, Builder, ClientError, Ctx, Result, Transact};
 ///
 /// # Panics
 /// If the store cannot be made, or the test panics or stands still.
+#[track_caller]
 pub fn run<F, Fut>(test: F) -> Fut::Output
 where
     F: FnOnce(Abide) -> Fut,
@@ -80,6 +81,10 @@ pub struct Machine(u32);
 
 impl Lab {
     /// Runs `test` in a new laboratory.
+    ///
+    /// # Panics
+    /// If the test panics, or nothing can happen any more while it still waits.
+    #[track_caller]
     pub fn run<F, Fut>(seed: u64, test: F) -> Fut::Output
     where
         F: FnOnce(Self) -> Fut,
@@ -91,17 +96,22 @@ impl Lab {
         Self::run_in(&sim, store, test)
     }
 
+    #[track_caller]
     fn run_in<F, Fut>(sim: &Sim, store: Arc<dyn Store>, test: F) -> Fut::Output
     where
         F: FnOnce(Self) -> Fut,
         Fut: Future,
     {
         let lab = Self { sim: sim.clone(), store, machine_count: Arc::default() };
-        inside_tokio(|| sim.block_on(test(lab)))
+        let tokio = tokio_for_steps();
+        let _inside = tokio.enter();
+        // Not in a closure: a test that stands still would panic at this line.
+        sim.block_on(test(lab))
     }
 
     /// Runs `test` in a new laboratory on another store, for example one that injects faults.
     #[doc(hidden)]
+    #[track_caller]
     pub fn run_on<F, Fut>(
         seed: u64,
         make: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
@@ -118,6 +128,7 @@ impl Lab {
 
     /// Runs `test` on each store, in a laboratory of its own.
     #[doc(hidden)]
+    #[track_caller]
     pub fn run_on_each<Fut: Future>(seed: u64, test: impl Fn(Self) -> Fut) {
         Self::run(seed, &test);
         let bounds = StoreBounds { bounds: Bounds::default(), busy_ms_max: None, transaction_ms_max: None };
@@ -250,12 +261,10 @@ pub fn kept(abide: &Abide) -> Kept {
     abide.client_part().kept()
 }
 
-fn inside_tokio<T>(body: impl FnOnce() -> T) -> T {
-    let tokio = tokio::runtime::Builder::new_multi_thread()
+fn tokio_for_steps() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
-        .expect("a tokio runtime for the steps of the test");
-    let _inside = tokio.enter();
-    body()
+        .expect("a tokio runtime for the steps of the test")
 }

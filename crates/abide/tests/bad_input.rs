@@ -1,6 +1,6 @@
 //! Wrong input of every kind: a clear error that names the thing, nothing written, no panic.
 
-#![expect(clippy::disallowed_methods, reason = "workflows that await what they must not are what is tested")]
+#![expect(clippy::disallowed_methods, reason = "it tests workflows that await what they must not")]
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -16,7 +16,7 @@ async fn quick(ctx: Ctx, nth: u64) -> Result<u64> {
 
 const OTHERS: std::ops::Range<u64> = 1..6;
 
-#[expect(clippy::disallowed_methods, reason = "whether there is an answer at all is what is tested")]
+#[expect(clippy::disallowed_methods, reason = "it tests whether there is an answer at all")]
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(secs(50), future).await.expect("whoever waits is told")
 }

@@ -19,6 +19,11 @@ async fn double(n: u64) -> Result<u64> {
 }
 
 #[workflow]
+async fn triple(n: u64) -> Result<u64> {
+    Ok(n * 3)
+}
+
+#[workflow]
 async fn family(ctx: Ctx, n: u64) -> Result<u64> {
     let a = ctx.run(double, n).await?;
     let h = ctx.start(double, a).await?;
@@ -40,6 +45,13 @@ async fn hello_world_runs_on_a_file() -> Result<()> {
 #[abide::test]
 async fn a_month_passes_at_once(abide: Abide) -> Result<()> {
     assert_eq!(abide.run(patient, 30).await?, "done");
+    Ok(())
+}
+
+#[abide::test]
+async fn a_workflow_may_do_without_its_context(abide: Abide) -> Result<()> {
+    assert_eq!(abide.run(triple, 4).id("one").await?, 12);
+    assert_eq!(abide.handle::<u64>("one").status().await?, Status::Completed);
     Ok(())
 }
 

@@ -63,7 +63,7 @@ async fn keys_are_known_on_the_threads_of_the_pool() {
     assert_eq!(chance.len(), 3);
 }
 
-#[expect(clippy::disallowed_methods, reason = "a task of the user's own is what is tested")]
+#[expect(clippy::disallowed_methods, reason = "it tests a task of the user's own")]
 fn elsewhere<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {

@@ -99,7 +99,7 @@ async fn until_it_waits(abide: &Abide, id: &str) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+#[expect(clippy::disallowed_methods, reason = "it tests how long something takes")]
 async fn soon<T>(future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(SOON, future).await.ok()
 }

@@ -1,13 +1,14 @@
 //! The tools with which users test their workflows: state, mocks, crashes at every position, and
 //! replays of recorded histories.
 
+use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abide::Workflow;
 use abide::prelude::*;
-use abide::testing::{History, MockCall, Replay, Test, crash_everywhere, replay};
+use abide::testing::{History, Lab, MockCall, Replay, Test, crash_everywhere, replay, run};
 use abide_core::{Address, ExecutionId, Namespace};
 
 /// Returns the message that `test` panics with.
@@ -434,4 +435,47 @@ fn a_history_of_a_workflow_that_is_not_registered_is_told() {
 fn a_mock_that_no_step_uses_fails_a_crash_test_too() {
     let told = panic_of(|| Test::new().mock_step("chrage", |_| Ok(7u64)).crash_everywhere(double, 1));
     assert!(told.contains("chrage"), "{told}");
+}
+
+#[workflow(name = "testing-restless")]
+async fn restless(ctx: Ctx) -> Result<u64> {
+    static CALL_COUNT: AtomicU64 = AtomicU64::new(0);
+    ctx.step("first", || async { Ok(CALL_COUNT.fetch_add(1, Ordering::Relaxed)) }).await
+}
+
+/// The line of the attribute that follows.
+const WAITING_FOR_NOTHING: u32 = line!() + 2;
+
+#[abide::test]
+#[should_panic]
+async fn waiting_for_nothing(_abide: Abide) {
+    pending::<()>().await;
+}
+
+/// Each failure with its line. The code of abide has other ones.
+#[test]
+fn a_test_that_fails_names_its_own_line() {
+    abide_engine::panics::watch();
+    let task = || Test::new().mock_task("testing-mial", |_: String| Ok(0));
+    let step = || Test::new().mock_step("flakey", |_| Ok(0));
+    let tests: [(u32, &dyn Fn()); 12] = [
+        (line!(), &|| run(async |_| pending().await)),
+        (line!(), &|| Test::new().run(async |_| pending().await)),
+        (line!(), &|| task().run(async |_| ())),
+        (line!(), &|| step().run(async |_| ())),
+        (line!(), &|| drop(crash_everywhere(pair, 5))),
+        (line!(), &|| drop(crash_everywhere(restless, ()))),
+        (line!(), &|| drop(task().crash_everywhere(double, 1))),
+        (line!(), &|| drop(step().crash_everywhere(double, 1))),
+        (line!(), &|| drop(Test::new().signal("", &1))),
+        (line!(), &|| drop(task().replay(history(false)))),
+        (line!(), &|| Lab::run(7, async |_| pending().await)),
+        (WAITING_FOR_NOTHING, &waiting_for_nothing),
+    ];
+    for (line, test) in tests {
+        let panic = catch_unwind(AssertUnwindSafe(test)).unwrap_err();
+        let failure = abide_engine::panics::failure(panic.as_ref());
+        let site = failure.at.clone().and_then(|at| at.site).unwrap_or_default();
+        assert_eq!(site, format!("{}:{line}", file!()), "{failure}");
+    }
 }

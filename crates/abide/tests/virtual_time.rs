@@ -1,7 +1,7 @@
 //! The clock of tests: when it waits, when it skips, and when it reports that nothing can happen
 //! any more.
 
-#![expect(clippy::disallowed_methods, reason = "steps that take real time are what is tested here")]
+#![expect(clippy::disallowed_methods, reason = "it tests steps that take real time")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;

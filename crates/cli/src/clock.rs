@@ -12,10 +12,7 @@ pub(crate) fn now() -> Timestamp {
 }
 
 /// Sleeps on this thread.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the demo watches another process, which tells nobody what it does"
-)]
+#[expect(clippy::disallowed_methods, reason = "the demo watches another process, which reports nothing")]
 pub(crate) fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }

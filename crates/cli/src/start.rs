@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_core::{Kind, Tag};
+use abide_core::{Kind, Tag, text};
 use abide_engine::Begun;
 use serde_json::json;
 
@@ -61,9 +61,7 @@ fn other(options: &[&str]) -> String {
         "tags" => "other tags".to_owned(),
         option => format!("another {option}"),
     };
-    let mut told: Vec<_> = options.iter().map(each).collect();
-    let last = told.pop().unwrap_or_default();
-    if told.is_empty() { last } else { format!("{} and {last}", told.join(", ")) }
+    text::enumerated(options.iter().map(each).collect()).unwrap_or_default()
 }
 
 fn tell(

@@ -64,7 +64,7 @@ pub fn after_arrival(
         order if lease.session.is_none() && applies(order, true) => ORDER_GRACE,
         _ => return care_at,
     };
-    sooner(care_at, Some(message.arrived_at.after(grace)))
+    Timestamp::sooner(care_at, Some(message.arrived_at.after(grace)))
 }
 
 /// Returns when to look after a lease was granted: the holder gets its time, whatever was due
@@ -81,7 +81,7 @@ pub fn after_lease(
 /// execution itself asks for; `has_unseen` says that there may be mail that the holder has not
 /// seen.
 pub fn after_release(care_at: Option<Timestamp>, has_unseen: bool, now: Timestamp) -> Option<Timestamp> {
-    sooner(care_at, has_unseen.then(|| now.after(ORDER_GRACE)))
+    Timestamp::sooner(care_at, has_unseen.then(|| now.after(ORDER_GRACE)))
 }
 
 /// Decides what a caretaker has to do at `now`, given the unread `orders`.
@@ -102,7 +102,7 @@ pub fn look<'a>(
         let terminate = orders.find(is_terminate).map(|message| message.arrived_at.after(terminate_grace));
         // The holder applies the deadline. A later look is due because the holder may be lost.
         let deadline = execution.care_at().map(|at| at.max(now.after(DEADLINE_PATIENCE)));
-        sooner(terminate, deadline)
+        Timestamp::sooner(terminate, deadline)
     } else if orders.any(|message| applies(&message.body, ends_unseen)) {
         Some(now)
     } else {
@@ -112,8 +112,4 @@ pub fn look<'a>(
         Some(at) if at <= now => Look::Take,
         later => Look::Later(later),
     }
-}
-
-fn sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
-    [one, other].into_iter().flatten().min()
 }

@@ -102,7 +102,7 @@ impl Happening {
 /// The beginning of an encoded entry.
 #[derive(Deserialize)]
 struct Header {
-    #[expect(dead_code, reason = "it stands before what is wanted")]
+    #[expect(dead_code, reason = "it stands before the wanted fields")]
     seq: u64,
     at: Timestamp,
     /// The event, by its place among the variants.

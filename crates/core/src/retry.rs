@@ -9,14 +9,6 @@ use crate::{Address, Op, Timestamp};
 
 /// How often, and after which pauses, a failed step or task is tried again.
 ///
-/// ```
-/// use std::time::Duration;
-/// use abide_core::Retry;
-/// let retry = Retry::exponential(Duration::from_millis(100)).max_attempts(5);
-/// assert_eq!(retry.delay_after(3), Some(Duration::from_millis(400)));
-/// assert_eq!(retry.delay_after(5), None);
-/// ```
-///
 /// Attempts are counted in the journal, so that a crash or a deploy neither forgets one nor begins
 /// anew.
 #[derive(Clone, Debug, PartialEq, Eq)]

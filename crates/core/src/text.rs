@@ -27,6 +27,12 @@ pub fn at(site: Option<&str>) -> String {
     site.map(|site| format!(" (at {site})")).unwrap_or_default()
 }
 
+/// Returns the parts as an enumeration, `a, b and c`; `None` if there are none.
+pub fn enumerated(mut parts: Vec<String>) -> Option<String> {
+    let last = parts.pop()?;
+    Some(if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) })
+}
+
 /// Returns text in quotes, with every invisible character escaped.
 pub fn quoted(text: &str) -> String {
     let quoted = format!("{text:?}");
@@ -195,6 +201,20 @@ pub fn by_whom(by: &By, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_enumeration_has_one_and() {
+        let rows: [(&[&str], _); 4] = [
+            (&[], None),
+            (&["a"], Some("a")),
+            (&["a", "b"], Some("a and b")),
+            (&["a", "b", "c"], Some("a, b and c")),
+        ];
+        for (parts, expected) in rows {
+            let parts = parts.iter().map(|part| (*part).to_owned()).collect();
+            assert_eq!(enumerated(parts).as_deref(), expected);
+        }
+    }
 
     #[test]
     fn durations_have_two_units() {

@@ -49,6 +49,11 @@ impl Timestamp {
         Self(self.0.saturating_sub(micros))
     }
 
+    /// Returns the earlier of two points, or the only one that there is.
+    pub fn sooner(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        [one, other].into_iter().flatten().min()
+    }
+
     /// Returns how long after `earlier` this point is; zero if it is not after it.
     pub fn since(self, earlier: Self) -> Duration {
         let micros = self.0.saturating_sub(earlier.0);
@@ -95,6 +100,16 @@ mod tests {
         for (millis, expected) in rows {
             assert_eq!(Timestamp::from_millis(millis).to_string(), expected);
         }
+    }
+
+    #[test]
+    fn the_sooner_of_two_points_may_be_the_only_one() {
+        let (early, late) = (Some(Timestamp::from_millis(1)), Some(Timestamp::from_millis(2)));
+        let rows = [(early, late, early), (late, early, early), (None, late, late), (late, None, late)];
+        for (one, other, expected) in rows {
+            assert_eq!(Timestamp::sooner(one, other), expected);
+        }
+        assert_eq!(Timestamp::sooner(None, None), None);
     }
 
     #[test]

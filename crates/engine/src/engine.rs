@@ -380,7 +380,7 @@ impl Inner {
             // From now on no other task looks for it, not even during the pause.
             let is_wanted = may_be_ours && residents.want(key);
             let was_full = std::mem::take(&mut residents.is_full);
-            if !residents.quarantine.is_calm() {
+            if residents.quarantine.has_suspects() {
                 self.left(key, residents);
             }
             (is_last, is_wanted, was_full)

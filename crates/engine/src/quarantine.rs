@@ -171,9 +171,9 @@ impl Quarantine {
         self.gate != Gate::Open
     }
 
-    /// Whether there is no suspect at all.
-    pub(crate) fn is_calm(&self) -> bool {
-        self.gate == Gate::Open && self.waiting.is_empty() && self.expected.is_empty()
+    /// Whether there is a suspect: one that runs alone, waits aside, or is about to come.
+    pub(crate) fn has_suspects(&self) -> bool {
+        self.is_shut() || !self.waiting.is_empty() || !self.expected.is_empty()
     }
 
     /// Whether this suspect runs alone.
@@ -460,7 +460,7 @@ mod tests {
         let mut quarantine = with(&[(A, 2)]);
         assert_eq!(quarantine.admit(B, None), Admission::Begin);
         assert_eq!(quarantine.settle(2), None);
-        assert!(!quarantine.is_shut() && !quarantine.is_calm());
+        assert!(!quarantine.is_shut() && quarantine.has_suspects());
         assert!(!quarantine.left(B), "nobody was kept out");
         assert_eq!(quarantine.settle(1), Some(Move::Begin(A)));
         assert!(quarantine.is_turn_of(A));
@@ -477,7 +477,7 @@ mod tests {
         assert!(!quarantine.reopen(B), "only the suspect itself opens the gate");
         assert!(quarantine.is_shut());
         assert!(quarantine.left(A));
-        assert!(quarantine.is_calm());
+        assert!(!quarantine.has_suspects());
         assert_eq!(quarantine.admit(C, None), Admission::Begin);
     }
 
@@ -508,7 +508,7 @@ mod tests {
         let mut quarantine = with(&[(A, 2)]);
         quarantine.clear(2);
         assert!(quarantine.left(A));
-        assert!(quarantine.is_calm());
+        assert!(!quarantine.has_suspects());
         assert_eq!(quarantine.settle(0), None);
     }
 }

@@ -167,6 +167,7 @@ impl Sim {
     ///
     /// # Panics
     /// If nothing can ever move again.
+    #[track_caller]
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let still = "the simulation stands still: nothing is ready and no timer is set";
         self.try_block_on(pin!(future)).expect(still)

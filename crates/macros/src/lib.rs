@@ -15,6 +15,9 @@ use syn::{
 
 /// Registers an async function as a workflow: `async fn name(ctx: Ctx, input: T) -> Result<U>`.
 ///
+/// Both parameters may be left out. `async fn name(ctx: Ctx)` has the input `()`. `async fn
+/// name(input: T)` records nothing but its result, because every other operation needs the `ctx`.
+///
 /// `#[workflow(name = "…")]` registers it under another name. `#[workflow(strict)]` makes its
 /// replay demand the recorded order of operations and every recorded entry.
 /// `#[workflow(renamed_from = "…")]` also runs executions that were started under an old name; it
@@ -67,25 +70,42 @@ impl Parse for Arguments {
         let mut arguments = Self::default();
         while !input.is_empty() {
             let word: Ident = input.parse()?;
-            if word == "name" {
-                input.parse::<Token![=]>()?;
-                arguments.name = Some(input.parse()?);
+            let is_repeated = if word == "name" {
+                arguments.name.replace(named(input)?).is_some()
             } else if word == "renamed_from" {
-                input.parse::<Token![=]>()?;
-                arguments.renamed_from.push(input.parse()?);
+                let old = named(input)?;
+                let is_repeated = arguments.renamed_from.iter().any(|one| one.value() == old.value());
+                arguments.renamed_from.push(old);
+                is_repeated
             } else if word == "strict" {
-                arguments.strict = true;
+                std::mem::replace(&mut arguments.strict, true)
             } else {
                 return Err(Error::new_spanned(
                     &word,
                     "expected `name = \"…\"`, `renamed_from = \"…\"` or `strict`",
                 ));
+            };
+            if is_repeated {
+                let message = format!("remove this `{word}`: it was given before");
+                return Err(Error::new_spanned(&word, message));
             }
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
             }
         }
         Ok(arguments)
+    }
+}
+
+/// Reads `= "…"`. `open` checks names too, but does not know the line.
+fn named(input: ParseStream<'_>) -> Result<LitStr> {
+    input.parse::<Token![=]>()?;
+    let name: LitStr = input.parse()?;
+    match name.value().trim().is_empty() {
+        true => {
+            Err(Error::new_spanned(name, "write a name that shows something: executions are found by it"))
+        }
+        false => Ok(name),
     }
 }
 

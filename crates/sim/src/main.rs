@@ -173,7 +173,7 @@ fn one(arguments: &Arguments, live: impl FnOnce() -> (Scenario, Report)) -> Resu
 }
 
 /// Cuts a scenario down within the requested time, and reports how far that went.
-#[expect(clippy::disallowed_methods, reason = "whoever waits for the answer waits in real time")]
+#[expect(clippy::disallowed_methods, reason = "a person waits for the answer, in real time")]
 fn cut_down(scenario: &Scenario, arguments: &Arguments) -> (Scenario, Report) {
     let (began_at, seconds) = (Instant::now(), arguments.shrink_seconds);
     let shrunk = shrink(scenario, || began_at.elapsed() < Duration::from_secs(seconds));

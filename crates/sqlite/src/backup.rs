@@ -2,16 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
 use abide_store::Clock;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::{OpenError, Stop};
+use crate::partial::{self, Partial};
 use crate::store::SqliteStore;
-use crate::{Options, private, schema, sql};
+use crate::{Options, schema, sql};
 
 impl SqliteStore {
     /// Copies the current state of the database into a new file, while others continue to read and
@@ -61,13 +61,14 @@ fn copy(
     if to.exists() {
         return Err(OpenError::Exists(to.to_owned()));
     }
-    let partial = partial_path(to);
-    let copied = copy_pages(source, &partial, finish)
+    partial::remove_leftovers(to);
+    let partial = Partial::create(to).map_err(|error| unusable(to, error))?;
+    let copied = copy_pages(source, &partial.path, finish)
         .map_err(|error| schema::explain(to, error))
-        .and_then(|()| publish(&partial, to));
+        .and_then(|()| publish(&partial.path, to));
     if copied.is_err() {
         // The remains of a failed attempt are useless.
-        let _ = std::fs::remove_file(&partial);
+        partial::remove(&partial.path);
     }
     copied
 }
@@ -77,9 +78,6 @@ fn copy_pages(
     partial: &Path,
     finish: impl FnOnce(&Connection) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<()> {
-    // A killed process with the same number may have left a partial file. This copy replaces it.
-    let _ = std::fs::remove_file(partial);
-    private::create(partial);
     let mut target = Connection::open(partial)?;
     let backup = Backup::new(source, &mut target)?;
     while backup.step(-1)? != StepResult::Done {}
@@ -92,10 +90,7 @@ fn copy_pages(
 
 /// Renames the finished copy durably, unless another process took the name meanwhile.
 fn publish(partial: &Path, to: &Path) -> Result<(), OpenError> {
-    let unusable = |error: io::Error| match error.kind() {
-        io::ErrorKind::AlreadyExists => OpenError::Exists(to.to_owned()),
-        _ => OpenError::Unusable { path: to.to_owned(), source: Box::new(error) },
-    };
+    let unusable = |error| unusable(to, error);
     File::open(partial).and_then(|file| file.sync_all()).map_err(unusable)?;
     // A link, unlike a rename, does not overwrite.
     std::fs::hard_link(partial, to).map_err(unusable)?;
@@ -104,14 +99,11 @@ fn publish(partial: &Path, to: &Path) -> Result<(), OpenError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(unusable)
 }
 
-/// Returns the name of an unfinished copy. No two copies share it: a copy that removed the
-/// unfinished file of another one would make the other one publish an incomplete file.
-fn partial_path(to: &Path) -> PathBuf {
-    static COPY_COUNT: AtomicU64 = AtomicU64::new(0);
-    let number = COPY_COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut name = to.as_os_str().to_owned();
-    name.push(format!("-partial-{}-{number}", std::process::id()));
-    name.into()
+fn unusable(to: &Path, error: io::Error) -> OpenError {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => OpenError::Exists(to.to_owned()),
+        _ => OpenError::Unusable { path: to.to_owned(), source: Box::new(error) },
+    }
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ mod notices;
 mod options;
 mod os;
 mod packing;
+mod partial;
 mod place;
 mod poll;
 mod private;

@@ -34,12 +34,13 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     // A phrase may be broken over two lines of one comment.
     let mut before = String::new();
     for (line, content) in (1..).zip(text.lines()) {
-        let prose = if is_document { Some(content) } else { comment(content) };
+        let comment = comment(content).filter(|_| !is_document);
+        let prose = if is_document { Some(content) } else { comment.or_else(|| reason(content)) };
         let Some(prose) = prose.map(str::to_lowercase) else {
             before.clear();
             continue;
         };
-        if !is_document && content.chars().count() > COMMENT_LINE_MAX {
+        if comment.is_some() && content.chars().count() > COMMENT_LINE_MAX {
             let message = format!("a comment line of more than {COMMENT_LINE_MAX} characters");
             findings.push(Finding::new(path, line, message));
         }
@@ -58,6 +59,12 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
 fn comment(line: &str) -> Option<&str> {
     let text = line.trim_start().strip_prefix("//")?;
     Some(text.trim_start_matches(['/', '!']))
+}
+
+/// Returns the text of a `reason = "…"`, as an attribute has it.
+fn reason(line: &str) -> Option<&str> {
+    let (_, text) = line.split_once("reason = \"")?;
+    text.split('"').next()
 }
 
 /// Counts how often `phrase` occurs in `text` as whole words.
@@ -92,6 +99,7 @@ mod tests {
     fn phrases_that_name_no_subject_are_refused() {
         check_text("a.rs", "/// What is paused waits.", &[(1, "\"what is\"")]);
         check_text("a.rs", "fn a() {}\n// Ask whoever holds it.", &[(2, "\"whoever\"")]);
+        check_text("a.rs", "#[expect(dead_code, reason = \"whoever waits\")]", &[(1, "\"whoever\"")]);
         check_text("docs/a.md", "It gives what\nis there.", &[(1, "\"gives\""), (2, "\"what is\"")]);
         check_text(
             "a.rs",

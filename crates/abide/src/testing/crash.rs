@@ -13,7 +13,7 @@ use abide_engine::{Blocks, Client, Runtime};
 use abide_store::{Commit, ExecutionKey, Retire, Store, Submit, Workers, export};
 
 use super::tap::{Passage, Tap};
-use super::test::{Test, opened, stands_still};
+use super::test::{Test, opened, or_panic, stands_still};
 use crate::ClientError;
 use crate::code::Value;
 use crate::code::{CodeNames, Workflow};
@@ -28,6 +28,7 @@ use crate::start::StartOptions;
 ///
 /// # Panics
 /// If something differs. The message names the position and shows both sides.
+#[track_caller]
 pub fn crash_everywhere<W: Workflow>(workflow: W, input: W::Input) -> Survived<W::Output> {
     Test::new().crash_everywhere(workflow, input)
 }
@@ -54,26 +55,30 @@ impl Test {
     /// # Panics
     /// If something differs, or a run stands still. The message names the position and shows both
     /// sides.
+    #[track_caller]
     pub fn crash_everywhere<W: Workflow>(self, _workflow: W, input: W::Input) -> Survived<W::Output> {
-        let input =
-            input.to_payload().unwrap_or_else(|error| panic!("the input does not serialize: {error}"));
+        or_panic(self.survived::<W>(&input))
+    }
+
+    fn survived<W: Workflow>(&self, input: &W::Input) -> Result<Survived<W::Output>, String> {
+        let input = input.to_payload().map_err(|error| format!("the input does not serialize: {error}"))?;
         let start = |now| {
             let names = CodeNames::of::<W>();
             let start = names.and_then(|names| StartOptions::default().start(names, input.clone(), || now));
-            Arc::new(start.unwrap_or_else(|error| panic!("{error}")))
+            start.map(Arc::new).map_err(|error| error.to_string())
         };
-        let undisturbed = Life::live(&self, &start, None).expect("without a crash it ends");
+        let undisturbed = Life::live(self, &start, None)?.expect("without a crash it ends");
         let entries: Vec<_> = undisturbed.runs.iter().flatten().collect();
         for (entry, position) in entries.iter().zip(1..).skip(1) {
             for crash in [Crash::Before(position), Crash::After(position)] {
-                if let Some(life) = Life::live(&self, &start, Some(crash)) {
+                if let Some(life) = Life::live(self, &start, Some(crash))? {
                     let place = format!("{crash} ({})", describe(&entry.event));
-                    undisturbed.compare(&life, &place);
+                    undisturbed.compare(&life, &place)?;
                 }
             }
         }
         let position_count = entries.len() as u64;
-        Survived { result: result_of(&root().id, undisturbed.end), position_count }
+        Ok(Survived { result: result_of(&root().id, undisturbed.end), position_count })
     }
 }
 
@@ -98,6 +103,9 @@ impl fmt::Display for Crash {
     }
 }
 
+/// Returns the start of the workflow, at a moment.
+type MakeStart<'a> = dyn Fn(Timestamp) -> Result<Arc<Start>, String> + 'a;
+
 /// One life of the workflow, to its end.
 struct Life {
     end: Event,
@@ -106,11 +114,11 @@ struct Life {
 
 impl Life {
     /// Returns `None` if the workflow ended before the crash.
-    fn live(test: &Test, start: &dyn Fn(Timestamp) -> Arc<Start>, crash: Option<Crash>) -> Option<Self> {
+    fn live(test: &Test, start: &MakeStart<'_>, crash: Option<Crash>) -> Result<Option<Self>, String> {
         test.inside(|sim| {
             let store = store_in_memory(Arc::new(sim.clone()));
             let probe = test.probe(false);
-            let key = sim.block_on(begin(sim, &store, start, test));
+            let key = sim.block_on(begin(sim, &store, start, test))?;
             let tap = Tap::new(store.clone(), dying(key, crash));
             let (seen, world) = (tap.clone(), sim.clone());
             sim.observe(move |group| {
@@ -118,28 +126,29 @@ impl Life {
                     world.kill(1);
                 }
             });
+            let stands_still = || stands_still(sim, &*store, &root().namespace);
             let first = Self::end(test, &probe, (sim, 1), tap.clone());
             let end = match first {
-                Ok(_) if crash.is_some() => return None,
-                Ok(end) => end,
+                Ok(Err(reason)) => return Err(reason),
+                Ok(Ok(_)) if crash.is_some() => return Ok(None),
+                Ok(Ok(end)) => end,
                 Err(Still) if tap.is_dead() => {
                     sim.kill(1);
                     sim.block_on(bury(&*store));
                     let crash = crash.expect("it dies by a crash only");
-                    Self::end(test, &probe, (sim, 2), store.clone()).unwrap_or_else(|Still| {
-                        panic!("after {crash}: {}", stands_still(sim, &*store, &root().namespace))
-                    })
+                    let second = Self::end(test, &probe, (sim, 2), store.clone());
+                    second.map_err(|Still| format!("after {crash}: {}", stands_still()))??
                 }
-                Err(Still) => panic!("{}", stands_still(sim, &*store, &root().namespace)),
+                Err(Still) => return Err(stands_still()),
             };
             if let Some(unused) = probe.unused().filter(|_| crash.is_none()) {
-                panic!("{unused}");
+                return Err(unused);
             }
             let whole = sim.block_on(export(&*store, &root())).expect("a store in memory can be read");
             let runs = whole.expect("it was started").runs;
             let decoded = |record: &abide_store::Record| record.entry().expect("it was just written");
             let runs = runs.iter().map(|run| run.iter().map(decoded).collect()).collect();
-            Some(Self { end, runs })
+            Ok(Some(Self { end, runs }))
         })
     }
 
@@ -149,18 +158,18 @@ impl Life {
         probe: &Arc<Probe>,
         (sim, group): (&Sim, u32),
         store: Arc<dyn Store>,
-    ) -> Result<Event, Still> {
+    ) -> Result<Result<Event, String>, Still> {
         let builder = test.builder(probe).simulated(sim.process(group), Some(store)).without_recurrence();
         let mut body = pin!(async {
-            let abide = opened(builder).await;
-            abide.client_part().ended(&root().id, Blocks::End).await
+            let abide = opened(builder).await?;
+            let ended = abide.client_part().ended(&root().id, Blocks::End).await;
+            ended.map_err(|error| ClientError::of(root().id.as_str(), error).to_string())
         });
-        let ended = sim.try_block_on(body.as_mut())?;
-        Ok(ended.unwrap_or_else(|error| panic!("{}", ClientError::of(root().id.as_str(), error))))
+        sim.try_block_on(body.as_mut())
     }
 
     /// Compares a life with a crash to this one.
-    fn compare(&self, other: &Self, place: &str) {
+    fn compare(&self, other: &Self, place: &str) -> Result<(), String> {
         let mut sides = Vec::new();
         for index in 0..self.runs.len().max(other.runs.len()) {
             let of = |life: &Self| life.runs.get(index).cloned().unwrap_or_default();
@@ -168,8 +177,9 @@ impl Life {
             sides.extend(missing(&undisturbed, &crashed).map(|text| format!("  without the crash: {text}")));
             sides.extend(missing(&crashed, &undisturbed).map(|text| format!("  with the crash:    {text}")));
         }
-        if !sides.is_empty() {
-            panic!("{place} changes what is recorded:\n{}", sides.join("\n"));
+        match sides.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{place} changes what is recorded:\n{}", sides.join("\n"))),
         }
     }
 }
@@ -178,11 +188,11 @@ impl Life {
 async fn begin(
     sim: &Sim,
     store: &Arc<dyn Store>,
-    start: &dyn Fn(Timestamp) -> Arc<Start>,
+    start: &MakeStart<'_>,
     test: &Test,
-) -> ExecutionKey {
+) -> Result<ExecutionKey, String> {
     let process: Arc<dyn Runtime> = sim.process(3);
-    let start = Body::Start(start(process.now()));
+    let start = Body::Start(start(process.now())?);
     let signals = test.signals.iter().cloned();
     let bodies = std::iter::once(start).chain(signals.map(|(name, payload)| Body::Signal { name, payload }));
     // Each message has the same id in every life, because the id is recorded.
@@ -190,10 +200,10 @@ async fn begin(
         |(number, body)| Message::new(MessageId::new(format!("{number}")), root(), By::client(), body);
     for message in bodies.enumerate().map(message) {
         let submit = Submit { messages: vec![message], born_to: None, alone: true };
-        store.submit(submit).await.unwrap_or_else(|error| panic!("{error}"));
+        store.submit(submit).await.map_err(|error| error.to_string())?;
     }
     let client = Client::alone(store.clone(), process, root().namespace);
-    client.read(&root().id, 0, 0).await.expect("it was just started").key
+    Ok(client.read(&root().id, 0, 0).await.expect("it was just started").key)
 }
 
 /// Ends the sessions of dead processes, so that no virtual time passes until they expire.

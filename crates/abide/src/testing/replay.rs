@@ -13,7 +13,7 @@ use abide_store::{Clock, Commit, Import, Record};
 use super::crash::describe;
 use super::history::History;
 use super::tap::{Passage, Tap};
-use super::test::{Test, opened};
+use super::test::{Test, opened, or_panic};
 use crate::open::store_in_memory;
 use crate::probe::Asked;
 
@@ -81,11 +81,7 @@ impl Test {
     /// If `history` cannot be read, or names a workflow that is not registered.
     #[track_caller]
     pub fn replay(self, history: impl AsRef<str>) -> Replay {
-        // Panics only here: in a closure, or a task, one would name the line of this file.
-        match self.replayed(history.as_ref()) {
-            Ok(replay) => replay,
-            Err(reason) => panic!("{reason}"),
-        }
+        or_panic(self.replayed(history.as_ref()))
     }
 
     fn replayed(&self, text: &str) -> Result<Replay, String> {
@@ -139,7 +135,10 @@ impl Test {
             let builder = builder.capabilities(start.requires.iter().map(abide_core::Name::as_str));
             let builder = builder.simulated(sim.process(1), Some(tap)).without_recurrence();
             let mut body = pin!(async {
-                let abide = opened(builder).await;
+                let abide = match opened(builder).await {
+                    Ok(abide) => abide,
+                    Err(reason) => return reason,
+                };
                 if !abide.has(start.kind, &start.name) {
                     return format!("no workflow {:?} is registered", start.name);
                 }

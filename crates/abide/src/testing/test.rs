@@ -12,9 +12,8 @@ use abide_engine::{TaskCode, why};
 use abide_store::{Clock, List, Store};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::runtime::Handle;
 
-use super::inside_tokio;
+use super::tokio_for_steps;
 use crate::code::{MockTask, Registered, Task, Workflow};
 use crate::ctx::State;
 use crate::open::TestParts;
@@ -112,11 +111,12 @@ impl Test {
     ///
     /// # Panics
     /// If `name` is not a valid name, or `value` does not serialize.
+    #[track_caller]
     pub fn signal<S: Serialize + ?Sized>(mut self, name: &str, value: &S) -> Self {
-        let name = Name::new(name).unwrap_or_else(|invalid| panic!("{invalid}"));
-        let payload = data::encode(&value);
-        let payload = payload.unwrap_or_else(|error| panic!("signal {name:?} does not serialize: {error}"));
-        self.signals.push((name, payload));
+        let checked = Name::new(name).map_err(|invalid| invalid.to_string());
+        let encoded =
+            data::encode(&value).map_err(|error| format!("signal {name:?} does not serialize: {error}"));
+        self.signals.push((or_panic(checked), or_panic(encoded)));
         self
     }
 
@@ -133,7 +133,16 @@ impl Test {
     /// # Panics
     /// If the engine cannot be opened, the test panics, a mock was never used, or nothing can
     /// happen any more while the test still waits.
+    #[track_caller]
     pub fn run<F, Fut>(self, test: F) -> Fut::Output
+    where
+        F: FnOnce(Abide) -> Fut,
+        Fut: Future,
+    {
+        or_panic(self.ran(test))
+    }
+
+    fn ran<F, Fut>(&self, test: F) -> Result<Fut::Output, String>
     where
         F: FnOnce(Abide) -> Fut,
         Fut: Future,
@@ -143,20 +152,17 @@ impl Test {
             let builder = self.builder(&probe).simulated(sim.process(1), None);
             let store = OnceLock::new();
             let mut body = pin!(async {
-                let abide = opened(builder).await;
+                let abide = opened(builder).await?;
                 let client = abide.client_part();
                 let _ = store.set((client.store().clone(), client.namespace().clone()));
-                test(abide).await
+                Ok(test(abide).await)
             });
             sim.try_block_on(body.as_mut()).unwrap_or_else(|Still| match store.get() {
-                Some((store, namespace)) => panic!("{}", stands_still(sim, &**store, namespace)),
-                None => panic!("the engine of the test does not open"),
+                Some((store, namespace)) => Err(stands_still(sim, &**store, namespace)),
+                None => Err("the engine of the test does not open".to_owned()),
             })
-        });
-        if let Some(unused) = probe.unused() {
-            panic!("{unused}");
-        }
-        output
+        })?;
+        probe.unused().map_or(Ok(output), Err)
     }
 
     /// Returns the part of the test that watches operations and replaces closures.
@@ -176,17 +182,27 @@ impl Test {
 
     /// Runs `body` beside a new simulated world.
     pub(super) fn inside<T>(&self, body: impl FnOnce(&Sim) -> T) -> T {
-        inside_tokio(|| {
-            let tokio = Handle::current();
-            let is_busy = Box::new(move || tokio.metrics().num_alive_tasks() > 0);
-            body(&Sim::beside(0, Outside { patience: self.patience, is_busy }))
-        })
+        let tokio = tokio_for_steps();
+        let _inside = tokio.enter();
+        let steps = tokio.handle().clone();
+        let is_busy = Box::new(move || steps.metrics().num_alive_tasks() > 0);
+        body(&Sim::beside(0, Outside { patience: self.patience, is_busy }))
+    }
+}
+
+/// Returns the value, or panics at the line of the test: its caller has the line of its own caller.
+/// In a closure, or a task, a panic would name a line of abide.
+#[track_caller]
+pub(super) fn or_panic<T>(made: Result<T, String>) -> T {
+    match made {
+        Ok(value) => value,
+        Err(reason) => panic!("{reason}"),
     }
 }
 
 /// Opens a worker.
-pub(super) async fn opened(builder: Builder) -> Abide {
-    builder.open().await.unwrap_or_else(|error| panic!("the engine of the test does not open: {error}"))
+pub(super) async fn opened(builder: Builder) -> Result<Abide, String> {
+    builder.open().await.map_err(|error| format!("the engine of the test does not open: {error}"))
 }
 
 /// Explains why the test stands still: the sentence of every open execution.

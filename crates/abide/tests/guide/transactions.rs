@@ -41,3 +41,50 @@ async fn an_item_is_reserved_until_it_is_sold_out(abide: Abide) -> Result<()> {
     assert!(error.contains("tea is sold out"), "{error}");
     Ok(())
 }
+
+const PAGE: &str = include_str!("../../../../docs/guide/transactions.md");
+
+/// Statements, each with words of the row that the guide has for it.
+const DENIED: [(&str, &str); 16] = [
+    ("BEGIN", "`BEGIN`"),
+    ("COMMIT", "`COMMIT`"),
+    ("ROLLBACK", "`ROLLBACK`"),
+    ("SAVEPOINT one", "`SAVEPOINT`"),
+    ("PRAGMA user_version", "`PRAGMA`"),
+    ("ATTACH ':memory:' AS other", "`ATTACH`"),
+    ("DETACH main", "`DETACH`"),
+    ("VACUUM", "`VACUUM`"),
+    ("CREATE TEMP TABLE one (n)", "temporary tables"),
+    ("SELECT key FROM abide_executions", "reading"),
+    ("INSERT INTO abide_executions DEFAULT VALUES", "writing"),
+    ("DELETE FROM abide_executions", "writing"),
+    ("ALTER TABLE abide_executions ADD COLUMN n", "altering"),
+    ("CREATE TABLE abide_mine (n)", "names that begin"),
+    ("REINDEX", "`REINDEX`"),
+    ("ANALYZE", "`ANALYZE`"),
+];
+
+/// Returns the message in the row that has these words in its first cell.
+fn message_of(words: &str) -> &'static str {
+    let table = PAGE.lines().filter(|line| line.starts_with("| "));
+    let mut rows = table.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+    let row = rows.find(|row| row[1].contains(words)).unwrap_or_else(|| panic!("no row has {words}"));
+    row[3].split('`').nth(1).unwrap_or_else(|| panic!("no message is quoted for {words}"))
+}
+
+#[workflow]
+async fn denied(ctx: Ctx, statement: String) -> Result<String> {
+    ctx.sqlite("try", move |tx| {
+        Ok(tx.execute_batch(&statement).map_or_else(|error| error.to_string(), |()| "allowed".to_owned()))
+    })
+    .await
+}
+
+#[abide::test]
+async fn a_denied_statement_gets_the_message_that_the_table_has(abide: Abide) -> Result<()> {
+    for (statement, words) in DENIED {
+        let said = abide.run(denied, statement.to_owned()).await?;
+        assert!(said.starts_with(message_of(words)), "{statement}: {said}");
+    }
+    Ok(())
+}

@@ -15,15 +15,10 @@ pub(super) fn waits(facts: &Facts) -> Option<String> {
         Waiting::Child { id } => waits_for_child((id, site), child.take()),
         wait => waits_for(facts, wait, site),
     });
-    let told = joined(told.collect());
+    let told = text::enumerated(told.collect());
     let Some((rest, _)) = waits().find(|(wait, _)| rested_since(wait).is_some()) else { return told };
     let before = told.map(|told| format!("; when its worker died it was {told}")).unwrap_or_default();
     Some(format!("{rest}{before}"))
-}
-
-fn joined(mut told: Vec<String>) -> Option<String> {
-    let last = told.pop()?;
-    Some(if told.is_empty() { last } else { format!("{} and {last}", told.join(", ")) })
 }
 
 /// Returns the last death of its worker, if this is a rest.

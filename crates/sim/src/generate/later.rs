@@ -10,7 +10,7 @@ use crate::scenario::{Action, Actor, Ask, Fault, Part, Scenario, Target, When, W
 
 /// Makes all the additions to a scenario.
 pub(super) fn more(scenario: Scenario) -> Scenario {
-    let scenario = with_held_waits(with_calm(with_taken_ids(with_other_types(scenario))));
+    let scenario = with_held_waits(with_late_faults(with_taken_ids(with_other_types(scenario))));
     let scenario = with_said_changes(with_patience(with_texts(scenario)));
     with_last_words(with_other_inputs(scenario))
 }
@@ -70,8 +70,8 @@ fn with_held_waits(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// Makes some worlds calm at first: some rules hold only as long as nothing goes wrong.
-fn with_calm(mut scenario: Scenario) -> Scenario {
+/// Lets the faults of some worlds begin late: some rules hold only as long as nothing goes wrong.
+fn with_late_faults(mut scenario: Scenario) -> Scenario {
     if !chance(&scenario, 4).is(60) {
         return scenario;
     }

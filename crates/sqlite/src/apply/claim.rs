@@ -115,7 +115,7 @@ impl ClaimWork {
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
         mail.retain(|(key, _)| !leased.iter().chain(&care).any(|leased| leased.key == *key));
-        let next_wake_at = sooner(timers.next_wake_at, batch.left_out.next_at(now));
+        let next_wake_at = Timestamp::sooner(timers.next_wake_at, batch.left_out.next_at(now));
         Ok(Claimed {
             leased,
             care,
@@ -408,16 +408,9 @@ fn promote(batch: &mut Batch<'_>, session: SessionId, now: Timestamp) -> Result<
             ])?;
             wake_at = next_timer(batch, *route)?;
         }
-        next_wake_at = sooner(next_wake_at, wake_at);
+        next_wake_at = Timestamp::sooner(next_wake_at, wake_at);
     }
     Ok(Timers { more: left == 0, next_wake_at })
-}
-
-fn sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
 }
 
 /// Returns the next timer of a route.

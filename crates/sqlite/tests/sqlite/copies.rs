@@ -78,3 +78,28 @@ fn a_database_in_memory_can_be_copied() {
     store.backup(&fixture.path()).unwrap();
     assert_eq!(look(&fixture.open(), "a").journal.len(), 1);
 }
+
+/// A killed process cannot remove its unfinished copy. The next copy to that file does.
+#[test]
+fn a_copy_removes_what_killed_ones_have_left() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let folder = fixture.folder.path();
+    let to = folder.join("copy.db");
+    let left = ["copy.db-partial-4000000-0", "copy.db-partial-4000000-0-journal", "copy.db-partial-1-7"];
+    let others = ["copy.db-partial", "copy.db-partial-1-7-mine", "other.db-partial-1-7", "copy.db-partial-1"];
+    left.iter().chain(&others).for_each(|name| std::fs::write(folder.join(name), "half").unwrap());
+    let taken = folder.join("copy.db-partial-2-2");
+    std::fs::write(&taken, "half").unwrap();
+    let taken = std::fs::File::open(taken).unwrap();
+    taken.lock().unwrap();
+    store.backup(&to).unwrap();
+    let is_there = |name: &&&str| folder.join(name).exists();
+    assert_eq!(left.iter().filter(is_there).count(), 0);
+    assert_eq!(others.iter().filter(is_there).count(), others.len(), "nobody made these for a copy");
+    assert!(folder.join("copy.db-partial-2-2").exists(), "its process lives");
+    drop(taken);
+    std::fs::remove_file(&to).unwrap();
+    store.backup(&to).unwrap();
+    assert!(!folder.join("copy.db-partial-2-2").exists());
+}
