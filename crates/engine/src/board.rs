@@ -421,19 +421,21 @@ impl OpHandle {
             }
             OpState::Delivered(_) | OpState::Interrupted => {
                 let interrupt = state.interrupt;
-                let mut slot = state.slots.remove(&self.id).expect("it was there a moment ago");
+                let slot = state.slots.remove(&self.id).expect("it was there a moment ago");
                 self.is_open = false;
-                let OpState::Delivered(delivery) = std::mem::replace(&mut slot.state, OpState::Interrupted)
-                else {
+                if !matches!(slot.state, OpState::Delivered(_)) {
                     // A child whose result the code no longer awaits is asked to stop.
                     state.dropped.push(*slot);
                     let interrupt = interrupt.expect("an interrupted operation has a reason");
                     return Standing::Delivered(Delivery::Interrupted(interrupt));
+                }
+                let OpenOp { op, site, request, state: OpState::Delivered(delivery), .. } = *slot else {
+                    unreachable!("it was delivered a moment ago")
                 };
-                state.last = Some((slot.op.clone(), slot.site));
-                // Before the slot, which holds values of the code: their destructors may use the
-                // board.
+                state.last = Some((op, site));
+                // The request holds values of the code, whose destructors may use the board.
                 drop(state);
+                drop(request);
                 Standing::Delivered(delivery)
             }
         }
