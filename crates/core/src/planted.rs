@@ -297,6 +297,8 @@ bugs! {
     TimeoutDropped = "timeout-dropped",
     /// A result that somebody set is taken for any input, if the code asks for it late.
     EditForAnyInput = "edit-for-any-input",
+    /// A suspect that its worker released in good order is blamed for a later death beside it.
+    LeftStaysAlone = "left-stays-alone",
 }
 
 impl Bug {
