@@ -299,6 +299,8 @@ bugs! {
     EditForAnyInput = "edit-for-any-input",
     /// A suspect that its worker released in good order is blamed for a later death beside it.
     LeftStaysAlone = "left-stays-alone",
+    /// A blocking closure that waits for a thread begins although its timeout was recorded.
+    JobOutlivesTimeout = "job-outlives-timeout",
 }
 
 impl Bug {
