@@ -301,6 +301,12 @@ bugs! {
     LeftStaysAlone = "left-stays-alone",
     /// A blocking closure that waits for a thread begins although its timeout was recorded.
     JobOutlivesTimeout = "job-outlives-timeout",
+    /// A timer that is due again after the clock was set back fires without a new look.
+    StaleLookKept = "stale-look-kept",
+    /// A timer that was set after a look at the inbox fires without one of its own.
+    LookCoversLater = "look-covers-later",
+    /// A timer fires after a page of mail that is older than the look at the inbox.
+    OldPageIsLook = "old-page-is-look",
 }
 
 impl Bug {
