@@ -307,6 +307,8 @@ bugs! {
     LookCoversLater = "look-covers-later",
     /// A timer fires after a page of mail that is older than the look at the inbox.
     OldPageIsLook = "old-page-is-look",
+    /// An operation that the code asks for under its new name is reported as no longer asked for.
+    OldNameUnused = "old-name-unused",
 }
 
 impl Bug {
