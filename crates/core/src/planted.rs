@@ -309,6 +309,8 @@ bugs! {
     OldPageIsLook = "old-page-is-look",
     /// An operation that the code asks for under its new name is reported as no longer asked for.
     OldNameUnused = "old-name-unused",
+    /// A client does not learn of an end between its own look and the first one of its follower.
+    FirstPlaceUnseen = "first-place-unseen",
 }
 
 impl Bug {
