@@ -311,6 +311,8 @@ bugs! {
     OldNameUnused = "old-name-unused",
     /// A client does not learn of an end between its own look and the first one of its follower.
     FirstPlaceUnseen = "first-place-unseen",
+    /// A seat stays although its session holds the execution under a newer lease.
+    OtherEpochKept = "other-epoch-kept",
 }
 
 impl Bug {
