@@ -313,6 +313,8 @@ bugs! {
     FirstPlaceUnseen = "first-place-unseen",
     /// A seat stays although its session holds the execution under a newer lease.
     OtherEpochKept = "other-epoch-kept",
+    /// When too many notices wait for a session, it does not learn that there were any.
+    FullMailboxSilent = "full-mailbox-silent",
 }
 
 impl Bug {
