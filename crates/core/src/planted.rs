@@ -315,6 +315,8 @@ bugs! {
     OtherEpochKept = "other-epoch-kept",
     /// When too many notices wait for a session, it does not learn that there were any.
     FullMailboxSilent = "full-mailbox-silent",
+    /// A heartbeat waits behind all other writes.
+    HeartbeatInLine = "heartbeat-in-line",
 }
 
 impl Bug {
