@@ -317,6 +317,8 @@ bugs! {
     FullMailboxSilent = "full-mailbox-silent",
     /// A heartbeat waits behind all other writes.
     HeartbeatInLine = "heartbeat-in-line",
+    /// After an order that an execution sent to itself, a caretaker looks too early.
+    OwnOrderUnread = "own-order-unread",
 }
 
 impl Bug {
