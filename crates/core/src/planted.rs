@@ -319,6 +319,8 @@ bugs! {
     HeartbeatInLine = "heartbeat-in-line",
     /// After an order that an execution sent to itself, a caretaker looks too early.
     OwnOrderUnread = "own-order-unread",
+    /// A store that only reads stays deaf after its connection broke.
+    BrokenOnlookerKept = "broken-onlooker-kept",
 }
 
 impl Bug {
