@@ -583,3 +583,77 @@ fn a_fault_of_the_code_lets_closures_end() {
         assert_eq!(world.take_said(), "charge begin, name begin, name end, charge end");
     });
 }
+
+/// One thread for three jobs: the first occupies it, the second waits for it with a timeout, and
+/// the third comes behind both.
+struct Threads {
+    may_end: Mutex<mpsc::Receiver<()>>,
+    has_begun: AtomicBool,
+    is_last: mpsc::SyncSender<()>,
+}
+
+#[workflow]
+async fn occupies_the_thread(ctx: Ctx) -> Result<()> {
+    let threads = ctx.state::<Arc<Threads>>().clone();
+    ctx.blocking("occupy", move || Ok(threads.may_end.lock().unwrap().recv()?)).await
+}
+
+#[workflow]
+async fn waits_for_the_thread(ctx: Ctx) -> Result<()> {
+    let threads = ctx.state::<Arc<Threads>>().clone();
+    let job = move || {
+        threads.has_begun.store(true, Ordering::SeqCst);
+        Ok(())
+    };
+    let clash = async {
+        ctx.recv::<()>("go").await?;
+        ctx.sleep(secs(1)).named("job").await
+    };
+    let (waited, slept) = join!(ctx.blocking("job", job).timeout(secs(10)), clash);
+    waited.and(slept)
+}
+
+#[workflow]
+async fn comes_last(ctx: Ctx) -> Result<()> {
+    let threads = ctx.state::<Arc<Threads>>().clone();
+    ctx.blocking("last", move || Ok(threads.is_last.send(())?)).await
+}
+
+/// The commit that records the timeout has happened, and its answer is on its way. If the job began
+/// now, its effect would follow its recorded end.
+#[test]
+fn a_job_that_waits_for_a_thread_does_not_begin_after_its_recorded_timeout() {
+    let pool = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+    let (let_go, may_end) = mpsc::channel();
+    let (is_last, last) = mpsc::sync_channel(1);
+    let threads = Arc::new(Threads { may_end: may_end.into(), has_begun: AtomicBool::default(), is_last });
+    let is_slow = Arc::new(AtomicBool::new(false));
+    let slow = is_slow.clone();
+    let make = move |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |operation| {
+            if operation == "commit" && slow.load(Ordering::Relaxed) { Fault::Hold } else { Fault::None }
+        })
+    };
+    // The runtime is dropped outside of the laboratory.
+    let pool = &pool;
+    Lab::run_on(1, make, |lab| async move {
+        let _inside = pool.enter();
+        let (_, abide) = lab.worker_with(|builder| builder.state(threads.clone())).await.unwrap();
+        abide.start(occupies_the_thread, ()).await.unwrap();
+        lab.sleep(ms(10)).await;
+        let handle = abide.start(waits_for_the_thread, ()).id("one").await.unwrap();
+        lab.sleep(ms(10)).await;
+        abide.start(comes_last, ()).await.unwrap();
+        handle.signal("go", &()).await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+        is_slow.store(true, Ordering::Relaxed);
+        lab.sleep(secs(10)).await;
+        let recorded = look(&lab).await.journal.pop().unwrap();
+        let event = recorded.entry().unwrap().event;
+        assert!(matches!(event, Event::AttemptFailed { .. } | Event::StepRecorded(_)), "{event:?}");
+        let_go.send(()).unwrap();
+        last.recv().unwrap();
+        assert!(!threads.has_begun.load(Ordering::SeqCst));
+    });
+}

@@ -11,7 +11,7 @@ use abide_core::{Address, Bounds, ExecutionId, Lease, Namespace, care, codec};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Changes, Clock, Commit, CommitOutcome, Hold, Read, Snapshot, Store, Target};
+use abide_store::{Changes, Claim, Clock, Commit, CommitOutcome, Hold, Read, Snapshot, Store, Target};
 use tokio::sync::Notify;
 
 /// The time between heartbeats: three of them fit into one life of a session.
@@ -383,6 +383,31 @@ fn a_lease_that_is_told_of_after_its_session_is_gone_is_not_run() {
             assert_eq!(other.handle::<u64>("one").result().await.unwrap(), 7);
         });
     }
+}
+
+/// The store grants a new lease to the same session, and nobody hears of it. The heartbeat finds
+/// that the seat has another one.
+#[test]
+fn a_newer_lease_that_no_answer_told_of_ends_the_seat_of_an_older_one() {
+    Lab::run(7, |lab| async move {
+        let state = Arc::new(Steps::default());
+        let (_, abide) = lab.worker_with(|builder| builder.state(state.clone())).await.unwrap();
+        let handle = abide.start(long, ()).id("one").await.unwrap();
+        lab.sleep(BEAT * 2 + BEAT / 2).await;
+        let session = snapshot(lab.store(), "one").await.lease.session.unwrap();
+        give_back(lab.store(), "one", Hold::Yield).await;
+        let claim =
+            Claim { session, request: 1_000, slots: 1, care_slots: 0, with_mail: false, sweep: false };
+        assert_eq!(lab.store().claim(claim).await.unwrap().leased.len(), 1);
+        lab.sleep(BEAT / 4).await;
+        assert_eq!(state.dropped_count.load(Ordering::Relaxed), 0, "nobody has looked yet");
+        lab.sleep(BEAT).await;
+        assert_eq!(state.dropped_count.load(Ordering::Relaxed), 1, "what nobody may write is not run");
+        lab.sleep(BEAT * 3).await;
+        assert_eq!(state.begun_count.load(Ordering::Relaxed), 2);
+        state.may_end.notify_one();
+        assert_eq!(handle.result().await.unwrap(), 7);
+    });
 }
 
 /// The store grants a new lease while the old seat is still in memory: the old seat is over,

@@ -2,17 +2,18 @@
 //! messages among themselves in the store's order. The same holds live, after downtime, after a
 //! takeover and after a pause.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine, Skew};
 use abide::{Builder, Code, Workflow};
 use abide_core::Bounds;
-use abide_store::faults::{FaultyStore, NoticeFault};
+use abide_store::faults::{Fault, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Notice, Store};
 use tokio::join;
+use tokio::sync::Notify;
 
 /// Waits for a signal, with a timeout.
 #[workflow]
@@ -260,6 +261,61 @@ fn a_message_without_a_notice_goes_before_a_later_timer() {
     check(Lab::run_on(1, unnoticed, |lab| lives(lab, patient, plan)));
     check(Lab::run_on(1, unnoticed, |lab| lives(lab, signal_or_sleep, plan)));
     check(Lab::run_on(1, unnoticed, |lab| lives(lab, child_or_sleep, plan)));
+}
+
+/// The timer is due while its look is on its way, and once more after the clock was set back. The
+/// signal came in between: the first look is too old.
+#[test]
+fn a_timer_that_is_due_again_looks_again() {
+    let slow = Arc::new(OnceLock::<Arc<FaultyStore>>::new());
+    let made = slow.clone();
+    let make = move |clock| -> Arc<dyn Store> {
+        let hold = |operation| if operation == "inbox" { Fault::Hold } else { Fault::None };
+        made.get_or_init(|| FaultyStore::deciding(unnoticed(clock), hold)).clone()
+    };
+    Lab::run_on(1, make, |lab| async move {
+        let options = |builder: Builder| builder.session_ttl(hours(12)).park_after(hours(1));
+        let (_, abide) = lab.worker_with(options).await.unwrap();
+        let handle = abide.start(patient, secs(20)).id("one").await.unwrap();
+        lab.sleep(secs(21)).await;
+        assert!(!handle.status().await.unwrap().is_terminal(), "it looks");
+        lab.set_clock_back(secs(11));
+        slow.get().unwrap().heal();
+        lab.sleep(ms(9_990)).await;
+        handle.signal("a", &large("signals")).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "signals");
+    });
+}
+
+/// Waits in vain, and for a signal that is there when its step has ended.
+#[workflow]
+async fn waits_in_vain_and_again(ctx: Ctx, patience: Duration) -> Result<String> {
+    ctx.recv::<()>("nothing").timeout(patience).await.unwrap_err();
+    let gate = ctx.state::<Arc<Notify>>();
+    ctx.step("gate", || async {
+        gate.notified().await;
+        Ok(())
+    })
+    .await?;
+    <patient as Code>::call(ctx, Duration::ZERO).await
+}
+
+/// The clock was set back after the look of the first timer, so the second is due before that look
+/// was. But it was set after it, and after the signal.
+#[test]
+fn a_timer_that_is_set_after_a_look_has_its_own() {
+    Lab::run_on(1, unnoticed, |lab| async move {
+        let gate = Arc::new(Notify::new());
+        let options = |builder: Builder| builder.session_ttl(hours(12)).state(gate.clone());
+        let (_, abide) = lab.worker_with(options).await.unwrap();
+        let handle = abide.start(waits_in_vain_and_again, secs(20)).id("one").await.unwrap();
+        lab.sleep(secs(21)).await;
+        lab.set_clock_back(secs(10));
+        handle.signal("a", &large("signals")).await.unwrap();
+        lab.sleep(ms(10)).await;
+        gate.notify_one();
+        assert_eq!(handle.result().await.unwrap(), "signals");
+    });
 }
 
 /// The order of a timer and a message is wrong by no more than the clocks differ.

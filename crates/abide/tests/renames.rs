@@ -136,6 +136,19 @@ version!(impatient, |ctx| {
     Ok(format!("{paid}{mailed}"))
 });
 
+// The same with another name for the step.
+version!(impatient_renamed, |ctx| {
+    let retry = Retry::fixed(minutes(60)).max_attempts(2);
+    let pay = ctx.step("charge", || async { Err::<u64, _>(Error::new("no")) }).retry(retry);
+    let paid = tokio::select! {
+        paid = pay.renamed_from("pay") => paid?,
+        slept = ctx.sleep(secs(1)) => slept.map(|()| 0)?,
+    };
+    go(&ctx).await?;
+    let mailed: u64 = ctx.step("mail", || async { Ok(1) }).await?;
+    Ok(format!("{paid}{mailed}"))
+});
+
 version!(failing_renamed, |ctx| {
     let retry = Retry::fixed(minutes(60)).max_attempts(2);
     let run = || async { Ok(ctx.idempotency_key()) };
@@ -438,6 +451,12 @@ fn an_operation_under_way_that_the_code_leaves_out_is_told() {
     // Code that asks for the operation and leaves it has used it.
     assert_eq!(hint(impatient::plain, impatient::plain), None);
     assert_eq!(deployed(impatient::plain, &[], impatient::plain), "ran []: 01");
+}
+
+#[test]
+fn a_renamed_operation_that_the_code_leaves_was_asked_for() {
+    assert_eq!(hint(impatient::plain, impatient_renamed::plain), None);
+    assert_eq!(deployed(impatient::plain, &[], impatient_renamed::plain), "ran []: 01");
 }
 
 /// The step has an entry under its new name after that: a replay does not begin it anew.

@@ -100,6 +100,37 @@ fn whoever_waits_elsewhere_hears_of_the_end_though_no_hint_ever_comes() {
     }
 }
 
+/// The feed cannot be read at first. Its end, from which it is followed, is then behind the end of
+/// the execution.
+#[test]
+fn whoever_waits_elsewhere_hears_of_an_end_before_the_first_look_at_the_feed() {
+    for make in [memory as fn(_) -> _, sqlite] {
+        let is_down = Arc::new(AtomicBool::new(true));
+        let down = is_down.clone();
+        let without_feed = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+            FaultyStore::deciding(make(clock), move |what| {
+                if what == "feed" && down.load(Ordering::Relaxed) { Fault::Unavailable } else { Fault::None }
+            })
+        };
+        Lab::run_on(1, without_feed, |lab| async move {
+            let (worker, watcher) = two(&lab).await;
+            let started = worker.start(waits, 1).id("one").await.unwrap();
+            let telling = async {
+                lab.sleep(secs(3)).await;
+                started.signal("go", &1u64).await.unwrap();
+                lab.sleep(secs(3)).await;
+                is_down.store(false, Ordering::Relaxed);
+            };
+            let handle = watcher.handle::<u64>("one");
+            tokio::select! {
+                biased;
+                (result, ()) = async { futures_util::join!(handle.result(), telling) } => assert_eq!(result.unwrap(), 2),
+                () = lab.sleep(secs(15)) => panic!("it is stuck"),
+            }
+        });
+    }
+}
+
 #[test]
 fn whoever_waits_elsewhere_hears_of_the_end_on_a_store_that_fails_now_and_then() {
     for (seed, make) in (0..30).flat_map(|seed| [(seed, memory as fn(_) -> _), (seed, sqlite)]) {

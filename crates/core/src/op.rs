@@ -260,7 +260,8 @@ impl Uses {
     }
 
     fn count_of(&self, op: &Op) -> u32 {
-        let new = self.old.get(&asked(op)).map(|new| op.under(new));
+        let new = self.old.get(&asked(op)).filter(|_| !planted(Bug::OldNameUnused));
+        let new = new.map(|new| op.under(new));
         let use_key = asked(new.as_ref().unwrap_or(op));
         let use_key = op.key.as_ref().map_or(use_key, |key| keyed(use_key, key));
         match self.more.get(&use_key) {

@@ -303,6 +303,30 @@ bugs! {
     ExpiredBegins = "expired-begins",
     /// Strict code is blocked by the outcome of a renamed operation that it has given up.
     RenamedDemanded = "renamed-demanded",
+    /// A suspect that its worker released in good order is blamed for a later death beside it.
+    LeftStaysAlone = "left-stays-alone",
+    /// A blocking closure that waits for a thread begins although its timeout was recorded.
+    JobOutlivesTimeout = "job-outlives-timeout",
+    /// A timer that is due again after the clock was set back fires without a new look.
+    StaleLookKept = "stale-look-kept",
+    /// A timer that was set after a look at the inbox fires without one of its own.
+    LookCoversLater = "look-covers-later",
+    /// A timer fires after a page of mail that is older than the look at the inbox.
+    OldPageIsLook = "old-page-is-look",
+    /// An operation that the code asks for under its new name is reported as no longer asked for.
+    OldNameUnused = "old-name-unused",
+    /// A client does not learn of an end between its own look and the first one of its follower.
+    FirstPlaceUnseen = "first-place-unseen",
+    /// A seat stays although its session holds the execution under a newer lease.
+    OtherEpochKept = "other-epoch-kept",
+    /// When too many notices wait for a session, it does not learn that there were any.
+    FullMailboxSilent = "full-mailbox-silent",
+    /// A heartbeat waits behind all other writes.
+    HeartbeatInLine = "heartbeat-in-line",
+    /// After an order that an execution sent to itself, a caretaker looks too early.
+    OwnOrderUnread = "own-order-unread",
+    /// A store that only reads stays deaf after its connection broke.
+    BrokenOnlookerKept = "broken-onlooker-kept",
 }
 
 impl Bug {

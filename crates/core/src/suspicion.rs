@@ -92,6 +92,7 @@ impl Suspicion {
     /// no longer matters.
     pub fn left(self) -> Self {
         match self.stand {
+            Stand::Alone { .. } if planted(Bug::LeftStaysAlone) => self,
             Stand::Alone { .. } | Stand::Beside => Self { stand: Stand::Aside, ..self },
             Stand::Aside | Stand::Resting(_) => self,
         }

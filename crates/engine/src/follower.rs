@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use abide_core::Namespace;
+use abide_core::planted::{Bug, planted};
 use abide_store::{Error, Feed, FeedCursor, FeedFrom, List, ListCursor, Result, Store};
 use tokio::sync::Notify;
 
@@ -180,7 +181,7 @@ impl Follower {
             for item in page.items.iter().filter(|item| item.address.namespace == self.namespace) {
                 watchers.look(&item.address.id, Whereabouts::Elsewhere);
             }
-            if self.cursor.replace(page.next).is_none() {
+            if self.cursor.replace(page.next).is_none() && !planted(Bug::FirstPlaceUnseen) {
                 // The callers' last looks may be older than this place in the feed.
                 watchers.look_elsewhere();
             }

@@ -268,7 +268,7 @@ impl Inbox {
     /// Asks the store for the mail that is unread from now on. Notices do not suffice where the
     /// answer must be certain: they may be late or lost.
     pub(crate) fn look(&mut self) {
-        self.look = Look::Wanted;
+        self.look = if planted(Bug::OldPageIsLook) { Look::UnderWay } else { Look::Wanted };
         self.is_behind = true;
         self.is_unasked = true;
     }
@@ -441,6 +441,7 @@ mod tests {
     use super::*;
     use crate::sim::Sim;
     use abide_core::{Address, Body, Bounds, By, ExecutionId, Name, Namespace, Payload};
+    use abide_store::faults::{Fault, FaultyStore};
     use abide_store::memory::MemoryStore;
     use abide_store::{Submit, View};
     use std::task::Waker;
@@ -574,6 +575,29 @@ mod tests {
         assert!(arrivals.kept.len() < ARRIVAL_COUNT_MAX);
         inbox.arrive(arrivals.into_kept());
         assert!(!inbox.is_complete());
+    }
+
+    /// The page that is on its way when the look is requested lacks a message that came later.
+    #[test]
+    fn page_that_is_older_than_a_look_is_not_the_look() {
+        let sim = Sim::new(1);
+        let store = MemoryStore::new(Arc::new(sim.clone()), Bounds::default());
+        let start = message("start", Body::Start(abide_core::fixture::flow().into()));
+        let submit = |message| Submit { messages: vec![message], born_to: None, alone: false };
+        let key = now(store.submit(submit(start)))[0].key();
+        let page = now(store.inbox(InboxRead::first(key)));
+        let slow = FaultyStore::deciding(store.clone(), |_| Fault::Delay { poll_count: 1 });
+        let mut inbox = Inbox::new((slow, sim.process(1)), 10, (key, EPOCH), page);
+        inbox.arrive(vec![Arrival::More]);
+        poll(&mut inbox);
+        let body = Body::Signal { name: name("s"), payload: Payload::from("1") };
+        now(store.submit(submit(message("unnoticed", body))));
+        inbox.look();
+        poll(&mut inbox);
+        assert!(!inbox.has_looked(), "the page is older than the message");
+        poll(&mut inbox);
+        assert!(inbox.has_looked());
+        assert!(inbox.number(&MessageId::new("unnoticed")).is_some());
     }
 
     #[test]

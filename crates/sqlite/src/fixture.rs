@@ -21,6 +21,11 @@ pub(crate) fn name(text: &str) -> Name {
 
 /// Registers a worker of a lane, with the code of `flow`.
 pub(crate) fn register(store: &SqliteStore, lane: &str) -> SessionId {
+    block_on(store.register(worker(lane))).expect("a worker is registered").session
+}
+
+/// Returns a worker of a lane, with the code of `flow`.
+pub(crate) fn worker(lane: &str) -> Worker {
     let ability = Ability {
         namespace: Namespace::default(),
         lanes: [name(lane)].into(),
@@ -28,8 +33,7 @@ pub(crate) fn register(store: &SqliteStore, lane: &str) -> SessionId {
         capabilities: [].into(),
         build: None,
     };
-    let worker = Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) };
-    block_on(store.register(worker)).expect("a worker is registered").session
+    Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) }
 }
 
 pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Ability, Epoch, Message, MessageId, Refusal, Route, SessionId};
 use abide_store::{Answer, Error, ExecutionKey, Notice};
 use tokio::sync::{Notify, watch};
@@ -192,6 +193,36 @@ impl Waiting {
         // The session does not take them: one notice stands for all, and the messages are in the
         // inboxes.
         self.messages.clear();
-        self.changed = true;
+        self.changed |= !planted(Bug::FullMailboxSilent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use abide_core::{Body, Payload};
+    use abide_store::conformance::{TestClock, block_on};
+    use abide_store::{Claim, Store};
+
+    use super::*;
+    use crate::fixture::{message, name, register, start, submit};
+    use crate::{Options, SqliteStore};
+
+    #[test]
+    fn one_notice_stands_for_more_than_can_wait() {
+        let options = Options { notice_count_max: 2, ..Options::default() };
+        let store = SqliteStore::in_memory(TestClock::new(), options).unwrap();
+        let session = register(&store, "default");
+        start(&store, "a");
+        let claim = Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
+        assert_eq!(block_on(store.claim(claim)).unwrap().leased.len(), 1);
+        assert_eq!(block_on(store.wait(session)).unwrap(), [Notice::Ready]);
+        for id in ["one", "two", "three"] {
+            submit(&store, message(id, "a", Body::Signal { name: name("go"), payload: Payload::from("1") }));
+        }
+        let told = store.wait(session).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(Ok(notices)) = told else { panic!("the session hears nothing: {told:?}") };
+        assert_eq!(notices, [Notice::Changed]);
     }
 }

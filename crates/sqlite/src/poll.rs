@@ -64,12 +64,7 @@ impl Poll {
     /// the question goes to a connection of its own.
     pub(crate) fn serve_reader(&self, shared: &Shared) {
         let mut onlooker = Onlooker::default();
-        self.ask_again_and_again(shared, || {
-            if let Err(error) = onlooker.look(shared) {
-                tracing::debug!(%error, "cannot ask whether the database has changed");
-                onlooker = Onlooker::default();
-            }
-        });
+        self.ask_again_and_again(shared, || onlooker.ask(shared));
     }
 
     fn ask_again_and_again(&self, shared: &Shared, mut ask: impl FnMut()) {
@@ -130,6 +125,16 @@ struct Onlooker {
 }
 
 impl Onlooker {
+    /// Asks. A connection that does not answer is replaced by the next question.
+    fn ask(&mut self, shared: &Shared) {
+        if let Err(error) = self.look(shared) {
+            tracing::debug!(%error, "cannot ask whether the database has changed");
+            if !planted(Bug::BrokenOnlookerKept) {
+                *self = Self::default();
+            }
+        }
+    }
+
     /// Asks, and wakes those who follow the feed if something may have changed since the last time.
     fn look(&mut self, shared: &Shared) -> rusqlite::Result<()> {
         let Some(path) = &shared.path else { return Ok(()) };
@@ -142,5 +147,34 @@ impl Onlooker {
             shared.notices.changed();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_store::conformance::TestClock;
+    use rusqlite::hooks::{AuthContext, Authorization};
+
+    use super::*;
+    use crate::Options;
+    use crate::fixture::{pair, start};
+
+    #[test]
+    fn a_connection_that_does_not_answer_is_replaced() {
+        let (folder, _ours, theirs) = pair();
+        // No thread asks on its own behalf.
+        let (path, clock) = (folder.path().join("a.db"), TestClock::new());
+        let shared = crate::store::shared(Some(&path), clock, Options::default());
+        let mut onlooker = Onlooker::default();
+        onlooker.ask(&shared);
+        let connection = onlooker.connection.as_ref().unwrap();
+        connection.flush_prepared_statement_cache();
+        connection.authorizer(Some(|_: AuthContext<'_>| Authorization::Deny)).unwrap();
+        let followed = shared.notices.follow();
+        start(&theirs, "a");
+        onlooker.ask(&shared);
+        assert!(!followed.has_changed().unwrap(), "it answers");
+        onlooker.ask(&shared);
+        assert!(followed.has_changed().unwrap());
     }
 }

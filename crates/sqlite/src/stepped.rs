@@ -178,7 +178,7 @@ mod tests {
 
     use abide_core::{Address, Body, ExecutionId, Message, MessageId, Namespace};
     use abide_store::conformance::{TestClock, block_on};
-    use abide_store::{Answer, Error, List, Store, Submit, Submitted, View};
+    use abide_store::{Answer, Beat, Error, List, Store, Submit, Submitted, View};
 
     use super::*;
 
@@ -236,6 +236,24 @@ mod tests {
         assert!(answers.iter_mut().all(|answer| matches!(told(answer), Some(Ok(_)))));
         assert_eq!(found(&theirs), ["a", "b"]);
         assert_eq!(ours.step(Fate::Committed), Stepped::Idle);
+    }
+
+    /// Otherwise a session would die behind a long queue.
+    #[test]
+    fn a_heartbeat_goes_before_everything_that_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { batch_count_max: 2, ..Options::default() };
+        let store =
+            SqliteStore::stepped(&folder.path().join("a.db"), TestClock::new(), options, || Duration::ZERO)
+                .unwrap();
+        let mut registered = store.register(crate::fixture::worker("default"));
+        store.step(Fate::Committed);
+        let session = told(&mut registered).unwrap().unwrap().session;
+        let mut starts = ["a", "b", "c"].map(|id| start(&store, id));
+        let mut beat = store.heartbeat(Beat::of(session));
+        assert_eq!(store.step(Fate::Committed), Stepped::Done);
+        assert!(told(&mut beat).is_some(), "it waits behind the starts");
+        assert_eq!(starts.iter_mut().filter_map(told).count(), 1);
     }
 
     #[test]

@@ -101,3 +101,26 @@ fn others_come_in_when_it_is_recorded_that_the_suspect_is_no_longer_alone() {
         assert_eq!(own_death_count(&world).await, death_count);
     });
 }
+
+/// That it ran alone under a holder that has left in good order says nothing about a later death,
+/// before it has begun again.
+#[test]
+fn a_death_after_a_suspect_was_released_is_not_its_own() {
+    let expected = [(Fault::Unavailable, 0), (Fault::Hold, 1)];
+    on_outage(expected, async |world, outage, death_count| {
+        let abide = worker(&world).await;
+        abide.start(hangs, ()).id("hangs").await.unwrap();
+        let third = outlive(&world, 2).await;
+        wait_for_lease(&world, "hangs", 3).await;
+        world.lab.sleep(secs(10)).await;
+        assert_eq!(own_death_count(&world).await, 0);
+        third.shutdown().await;
+        outage.set(true);
+        let _fourth = worker(&world).await;
+        wait_for_lease(&world, "hangs", 4).await;
+        world.lab.sleep(secs(20)).await;
+        assert_eq!(world.company("hangs").len(), 3, "its step began");
+        let _fifth = die_in(&outage, &world).await;
+        assert_eq!(own_death_count(&world).await, death_count);
+    });
+}

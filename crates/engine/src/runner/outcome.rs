@@ -73,7 +73,7 @@ impl Runner {
             if timer.due_at > now {
                 // A look that was not used before the clock was set back is too old when the timer
                 // is due again.
-                active.look = None;
+                active.look = active.look.filter(|_| planted(Bug::StaleLookKept));
                 return None;
             }
             match timer.kind {

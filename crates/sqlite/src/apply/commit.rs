@@ -1,5 +1,6 @@
 //! `commit`: the changes that the holder of a lease writes.
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Status, Timestamp};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
@@ -146,7 +147,7 @@ impl CommitWork {
         // itself is then unread when the lease is returned, and the children that it starts do not
         // wait behind it.
         self.update(batch, cached, None)?;
-        if self.emit(batch, &mut committed, now)? {
+        if self.emit(batch, &mut committed, now)? && !planted(Bug::OwnOrderUnread) {
             let found = LeaseState::read(batch.connection, self.key())?;
             cached.state.care_at = found.and_then(|found| found.care_at);
         }
@@ -455,6 +456,24 @@ mod tests {
                 assert_eq!(status, Status::Running as u8, "{damaged}");
             }
         }
+    }
+
+    /// The holder has seen the order that it sends, and asks for no care. A time that is left from
+    /// the arrival of the order would have a caretaker look for nothing.
+    #[test]
+    fn an_order_to_itself_that_its_holder_has_seen_leaves_no_time_for_care() {
+        const CARE_AT: &str = "SELECT care_at FROM abide_executions WHERE id = 'a'";
+        let (_folder, ours, _theirs) = pair();
+        let session = register(&ours, "default");
+        start(&ours, "a");
+        let claim = Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
+        let leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
+        let order = message("end", "a", Body::Terminate { reason: String::new() });
+        let hold = Hold::Park { seen: vec![order.id.clone()] };
+        block_on(ours.commit(commit_of(&leased, hold, vec![order]))).unwrap();
+        let care_at: Option<i64> =
+            inside(&ours, |batch| Ok(batch.connection.query_row(CARE_AT, [], |row| row.get(0))?)).unwrap();
+        assert_eq!(care_at, None);
     }
 
     /// The writer's memory says that the lease is valid, and the row says that it is not. That

@@ -5,6 +5,7 @@ use std::future::ready;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 
+use abide_core::planted::{Bug, planted};
 use abide_store::{Answer, Error};
 use tokio::sync::Semaphore;
 
@@ -132,8 +133,8 @@ impl WriteQueue {
             return;
         }
         match scheduling {
-            Scheduling::Urgent => queue.urgent.push_back(job),
-            Scheduling::Queued | Scheduling::Alone => queue.ordinary.push_back(job),
+            Scheduling::Urgent if !planted(Bug::HeartbeatInLine) => queue.urgent.push_back(job),
+            Scheduling::Urgent | Scheduling::Queued | Scheduling::Alone => queue.ordinary.push_back(job),
         }
         let (asleep, waker) = (queue.asleep, queue.waker.take());
         drop(queue);
