@@ -1,11 +1,15 @@
 //! What a shutdown does to running code: the table in docs/guarantees.md, row by row.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide::{Builder, ClientError};
+use abide_core::Bounds;
+use abide_store::Store;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
 use tokio::sync::Notify;
 
 /// What the closures of these tests share.
@@ -112,6 +116,44 @@ fn a_shutdown_with_nothing_but_waiting_workflows_takes_no_time() {
             () = late => panic!("the shutdown waits for a workflow that only waits"),
         }
         assert_eq!(handle.id(), "one");
+    });
+}
+
+/// Its journal has more than one page.
+#[workflow]
+async fn many_steps(ctx: Ctx) -> Result<u32> {
+    for n in 0..1_500 {
+        ctx.step("step", || async { Ok(n) }).await?;
+    }
+    ctx.recv("go").await
+}
+
+#[test]
+fn a_shutdown_does_not_wait_for_a_journal_that_is_being_read() {
+    let is_slow = Arc::new(AtomicBool::new(false));
+    let slow = is_slow.clone();
+    let make = move |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |operation| {
+            if operation == "read" && slow.load(Ordering::Relaxed) { Fault::Hold } else { Fault::None }
+        })
+    };
+    Lab::run_on(1, make, |lab| async move {
+        let (machine, first) = lab.worker_with(|builder| builder.session_ttl(secs(3))).await.unwrap();
+        let handle = first.start(many_steps, ()).id("one").await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting);
+        lab.crash(machine);
+        is_slow.store(true, Ordering::Relaxed);
+        let (_, next) = lab.worker_with(|builder| builder.shutdown_grace(hours(1))).await.unwrap();
+        let client = lab.client().await.unwrap();
+        client.handle::<u32>("one").signal("go", &1u32).await.unwrap();
+        lab.sleep(secs(10)).await;
+        let late = lab.sleep(secs(1));
+        tokio::select! {
+            biased;
+            () = next.shutdown() => {}
+            () = late => panic!("the shutdown waits for a page of the journal"),
+        }
     });
 }
 

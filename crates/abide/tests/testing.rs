@@ -474,7 +474,7 @@ fn a_test_that_fails_names_its_own_line() {
     ];
     for (line, test) in tests {
         let panic = catch_unwind(AssertUnwindSafe(test)).unwrap_err();
-        let failure = abide_engine::panics::failure(panic.as_ref());
+        let failure = abide_engine::panics::failure(panic);
         let site = failure.at.clone().and_then(|at| at.site).unwrap_or_default();
         assert_eq!(site, format!("{}:{line}", file!()), "{failure}");
     }

@@ -303,6 +303,8 @@ bugs! {
     ExpiredBegins = "expired-begins",
     /// Strict code is blocked by the outcome of a renamed operation that it has given up.
     RenamedDemanded = "renamed-demanded",
+    /// A shutdown waits for a journal that is being read.
+    PageHoldsShutdown = "page-holds-shutdown",
     /// A suspect that its worker released in good order is blamed for a later death beside it.
     LeftStaysAlone = "left-stays-alone",
     /// A blocking closure that waits for a thread begins although its timeout was recorded.

@@ -122,15 +122,25 @@ impl Runner {
     )]
     fn entry(&mut self, seq: u64, cx: &mut Context<'_>) -> Result<Entry, TurnResult> {
         match self.run.journal.poll_entry(seq, cx) {
-            Poll::Pending => Err(TurnResult::Idle),
+            Poll::Pending => Err(self.wait_for_page()),
             Poll::Ready(entry) => entry.map_err(|error| TurnResult::End(End::from(error))),
+        }
+    }
+
+    /// Waits for a page of the journal, unless the worker shuts down: then others read it.
+    fn wait_for_page(&mut self) -> TurnResult {
+        let is_to_go = self.seat.order() >= Order::Drain && !self.seat.is_busy();
+        if is_to_go && !planted(Bug::PageHoldsShutdown) {
+            self.release(Hold::Yield)
+        } else {
+            TurnResult::Idle
         }
     }
 
     /// Reads the first entry, which has the input, and calls the code.
     fn begin(&mut self, cx: &mut Context<'_>) -> Option<TurnResult> {
         let entry = match self.run.journal.poll_begin(cx) {
-            Poll::Pending => return Some(TurnResult::Idle),
+            Poll::Pending => return Some(self.wait_for_page()),
             Poll::Ready(Ok(entry)) => entry,
             Poll::Ready(Err(error)) => return Some(TurnResult::End(End::from(error))),
         };

@@ -15,11 +15,7 @@ impl Runner {
         let may_run = self.seat.may_run();
         if may_run && !self.run.stage.is_live() {
             // A page of the journal is on its way.
-            return if self.seat.order() >= Order::Drain {
-                self.release(Hold::Yield)
-            } else {
-                TurnResult::Idle
-            };
+            return TurnResult::Idle;
         }
         if may_run && let Some(result) = self.take_result() {
             return self.finish(result, cx);
@@ -167,7 +163,7 @@ impl Runner {
         self.release(self.seat.parked())
     }
 
-    fn release(&mut self, hold: Hold) -> TurnResult {
+    pub(super) fn release(&mut self, hold: Hold) -> TurnResult {
         self.send(hold, Some(End::Released));
         TurnResult::Progress
     }
