@@ -297,6 +297,8 @@ bugs! {
     TimeoutDropped = "timeout-dropped",
     /// A result that somebody set is taken for any input, if the code asks for it late.
     EditForAnyInput = "edit-for-any-input",
+    /// A log that was left behind counts as durable although its last sync may be missing.
+    LogTrusted = "log-trusted",
 }
 
 impl Bug {
