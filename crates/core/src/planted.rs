@@ -299,6 +299,8 @@ bugs! {
     EditForAnyInput = "edit-for-any-input",
     /// A log that was left behind counts as durable although its last sync may be missing.
     LogTrusted = "log-trusted",
+    /// An abandoned connection lets the index of the log die, and unsynced frames are read.
+    IndexLetGo = "index-let-go",
 }
 
 impl Bug {

@@ -19,8 +19,9 @@
 //!
 //! Once every commit in the index is on disk, this stays so for as long as anybody is attached to
 //! the index. A store that holds the lock file of a session is attached, and has been since it
-//! came to know this: a session is registered after `open`, and the connection of a writer is
-//! closed after its locks are released. We are attached before we look for such a lock. So if we find one, nobody made the index anew between that
+//! came to know this: a session is registered after `open`, the connection of a writer is closed
+//! after its locks are released, and an abandoned one when the next is attached. We are attached
+//! before we look for such a lock. So if we find one, nobody made the index anew between that
 //! store's knowledge and our look, and nobody will while we are here.
 //!
 //! To overlook a lock costs only time; to find one by mistake would break the promise. Somebody who
