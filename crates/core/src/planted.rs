@@ -329,6 +329,10 @@ bugs! {
     OwnOrderUnread = "own-order-unread",
     /// A store that only reads stays deaf after its connection broke.
     BrokenOnlookerKept = "broken-onlooker-kept",
+    /// A log that was left behind counts as durable although its last sync may be missing.
+    LogTrusted = "log-trusted",
+    /// An abandoned connection lets the index of the log die, and unsynced frames are read.
+    IndexLetGo = "index-let-go",
 }
 
 impl Bug {

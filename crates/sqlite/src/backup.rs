@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::error::{OpenError, Stop};
 use crate::partial::{self, Partial};
 use crate::store::SqliteStore;
-use crate::{Options, schema, sql};
+use crate::{Options, inherited, schema, sql};
 
 impl SqliteStore {
     /// Copies the current state of the database into a new file, while others continue to read and
@@ -38,10 +38,13 @@ impl SqliteStore {
     /// was made, so that others can claim their executions at once. The original, if it still runs,
     /// is another database from then on.
     pub fn restore(from: &Path, to: &Path, clock: &dyn Clock) -> Result<(), OpenError> {
-        schema::check_read_only(from, &Options { read_only: false, ..Options::default() })?;
+        // Held until the end: the last connection to close copies the log into the file, which must
+        // not happen before the log is durable.
+        let _checked = schema::open_read_only(from, &Options { read_only: false, ..Options::default() })?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let source =
             Connection::open_with_flags(from, flags).map_err(|error| schema::explain(from, error))?;
+        inherited::settle(&source, from, &[])?;
         copy(&source, to, |copied| {
             copied.execute(sql::SESSIONS_EXPIRE_ALL, ["restored from a copy"])?;
             copied.execute(sql::LEASES_RELEASE_ALL, [clock.now().as_micros()])?;

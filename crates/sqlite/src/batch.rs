@@ -73,6 +73,11 @@ impl Shared {
         }
     }
 
+    /// Returns the sessions whose locks this store holds.
+    pub(crate) fn own_sessions(&self) -> Vec<SessionId> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
     pub(crate) fn forget_locks(&self) {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -22,7 +22,8 @@ pub struct Counts {
     /// The number of statements that connections ran. Only connections of stores that were opened
     /// after [`count_statements`] count.
     pub statements: u64,
-    /// The number of syncs: one for each commit that wrote, two for each checkpoint.
+    /// The number of syncs: one for each commit that wrote, two for each checkpoint, one for a log
+    /// that was found when a store was opened.
     pub syncs: u64,
 }
 

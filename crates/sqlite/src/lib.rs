@@ -23,6 +23,7 @@ mod fixture;
 pub mod flaw;
 mod gaps;
 mod indexes;
+mod inherited;
 mod interned;
 mod job;
 mod journal;

@@ -91,14 +91,26 @@ pub(crate) enum Sign {
 
 /// Looks at the file of a session of any process.
 pub(crate) fn look(database: &Path, session: SessionId) -> Sign {
-    match OpenOptions::new().write(true).open(path_of(database, session)) {
-        Ok(file) => match file.try_lock() {
-            Ok(()) => Sign::Death,
-            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => Sign::Life,
-        },
+    match probe(database, session) {
+        Ok(Ok(())) => Sign::Death,
+        Ok(Err(TryLockError::WouldBlock | TryLockError::Error(_))) => Sign::Life,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Sign::Nothing,
         Err(_) => Sign::Life,
     }
+}
+
+/// Whether a process certainly holds the lock of any session but `own`.
+pub(crate) fn is_any_held(database: &Path, own: &[SessionId]) -> bool {
+    let is_held = |session| matches!(probe(database, session), Ok(Err(TryLockError::WouldBlock)));
+    let found = sessions(database).unwrap_or_default();
+    found.into_iter().filter(|session| !own.contains(session)).any(is_held)
+}
+
+/// Tries to take the lock of a session, and releases it at once. It is a shared lock: an exclusive
+/// one would make us look like the session's process to others who try at the same moment.
+fn probe(database: &Path, session: SessionId) -> io::Result<Result<(), TryLockError>> {
+    let file = OpenOptions::new().read(true).write(true).open(path_of(database, session))?;
+    Ok(file.try_lock_shared())
 }
 
 /// Sessions whose files were missing, and since when.
@@ -196,6 +208,21 @@ mod tests {
         }
         std::fs::create_dir(path_of(&database, SESSION)).unwrap();
         assert_eq!(look(&database, SESSION), Sign::Life, "nothing can be told by what is no file");
+    }
+
+    #[test]
+    fn who_looks_is_not_taken_for_the_process_of_the_session() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("a.db");
+        drop(LockFile::acquire(&database, SESSION).unwrap());
+        let other_look = OpenOptions::new().read(true).open(path_of(&database, SESSION)).unwrap();
+        other_look.try_lock_shared().unwrap();
+        assert_eq!(look(&database, SESSION), Sign::Death);
+        assert!(!is_any_held(&database, &[]));
+        drop(other_look);
+        let _lock = LockFile::acquire(&database, SESSION).unwrap();
+        assert!(is_any_held(&database, &[]));
+        assert!(!is_any_held(&database, &[SESSION]), "its own lock tells a store nothing");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Opening connections, and the way from an empty file to the current schema.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,8 +142,8 @@ pub(crate) fn open_checkpointer(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Checks a file that will only be read.
-pub(crate) fn check_read_only(path: &Path, options: &Options) -> Result<(), OpenError> {
+/// Opens and checks a file that will only be read.
+pub(crate) fn open_read_only(path: &Path, options: &Options) -> Result<Connection, OpenError> {
     check_library(rusqlite::version_number())?;
     check_path(path)?;
     if !path.exists() {
@@ -150,7 +151,7 @@ pub(crate) fn check_read_only(path: &Path, options: &Options) -> Result<(), Open
     }
     let connection = open_reader(path, options).map_err(|error| explain(path, error))?;
     match check_version(&connection, path)? {
-        Some(_) => Ok(()),
+        Some(_) => Ok(connection),
         None => Err(OpenError::NotAbide(path.to_owned())),
     }
 }
@@ -159,8 +160,7 @@ pub(crate) fn check_read_only(path: &Path, options: &Options) -> Result<(), Open
 /// it.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
     check_path(path)?;
-    let unusable =
-        |error: std::io::Error| OpenError::Unusable { path: path.to_owned(), source: Box::new(error) };
+    let unusable = |error: io::Error| OpenError::Unusable { path: path.to_owned(), source: Box::new(error) };
     if path.exists() {
         return path.canonicalize().map_err(unusable);
     }
@@ -263,13 +263,25 @@ pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
         // The file exists, but the files beside it cannot be created.
         Some(ErrorCode::CannotOpen) if path.is_file() => OpenError::ReadOnly(path),
         // SQLite also calls it an I/O error that a file beside the database could not grow.
-        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => match trouble::of_disk(&path) {
-            Some(Trouble::Full { free_bytes }) => {
-                OpenError::Full { path, free_bytes, source: Box::new(error) }
-            }
-            _ => OpenError::Unusable { path, source: Box::new(error) },
-        },
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => failed(path, Box::new(error)),
         _ => OpenError::Unusable { path, source: Box::new(error) },
+    }
+}
+
+/// Returns the meaning of the operating system's complaint about a file.
+pub(crate) fn explain_io(path: &Path, error: io::Error) -> OpenError {
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly(path),
+        _ => failed(path, Box::new(error)),
+    }
+}
+
+/// Distinguishes a full disk from other failures of it.
+fn failed(path: PathBuf, source: Box<dyn std::error::Error + Send + Sync>) -> OpenError {
+    match trouble::of_disk(&path) {
+        Some(Trouble::Full { free_bytes }) => OpenError::Full { path, free_bytes, source },
+        _ => OpenError::Unusable { path, source },
     }
 }
 

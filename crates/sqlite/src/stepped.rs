@@ -14,7 +14,7 @@ use crate::error::{BatchFailure, Meaning, OpenError};
 use crate::os::Stopwatch;
 use crate::wal::Wal;
 use crate::writer::{Drive, WriteQueue, Writer, run};
-use crate::{Options, SqliteStore, schema, sql};
+use crate::{Options, SqliteStore, inherited, schema, sql};
 
 /// The fate of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,7 @@ impl SqliteStore {
     ) -> Result<Arc<Self>, OpenError> {
         let path = &schema::resolved(path)?;
         let connection = schema::open_writer(path, &options)?;
+        inherited::settle(&connection.connection, path, &[])?;
         connection.connection.busy_timeout(Duration::ZERO).map_err(|error| schema::explain(path, error))?;
         let wal = Arc::new(Wal::new(path, &options));
         let mut shared = crate::store::shared(Some(path), clock, options);

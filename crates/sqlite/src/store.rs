@@ -2,7 +2,7 @@
 
 use std::future::ready;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use abide_store::{
     Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
     Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, Worker, WorkerRow, Workers,
 };
+use rusqlite::Connection;
 
 use crate::apply::{
     AsideWork, ClaimWork, CommitWork, HeartbeatWork, ImportWork, PruneWork, RegisterWork, RetireWork,
@@ -28,7 +29,7 @@ use crate::trouble::{self, Troubles};
 use crate::view::View;
 use crate::wal::Wal;
 use crate::writer::{Drive, Scheduling, WriteQueue, Writer};
-use crate::{Options, os, schema};
+use crate::{Options, inherited, os, schema};
 
 /// A [`Store`] in an SQLite database.
 pub struct SqliteStore {
@@ -38,6 +39,9 @@ pub struct SqliteStore {
     readers: Arc<Readers>,
     wal: Option<Arc<Wal>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The connection of a store that only reads which stays attached to the index of the log.
+    /// Otherwise the first reader could be the one that makes it anew, long after `open`.
+    anchor: Mutex<Option<Connection>>,
 }
 
 impl SqliteStore {
@@ -50,13 +54,10 @@ impl SqliteStore {
     ) -> std::result::Result<Arc<Self>, OpenError> {
         let path = &schema::resolved(path)?;
         if options.read_only {
-            schema::check_read_only(path, &options)?;
-            let shared = Arc::new(shared(Some(path), clock, options));
-            let store = Arc::new(Self::assemble(shared, None, None));
-            store.start_threads().map_err(|error| unusable(path, error))?;
-            return Ok(store);
+            return Self::open_read_only(path, clock, options);
         }
         let connection = schema::open_writer(path, &options)?;
+        inherited::settle(&connection.connection, path, &[])?;
         // The writer waits for other processes itself, because it knows since when its operations
         // wait.
         let patience = connection.connection.busy_timeout(Duration::ZERO);
@@ -66,6 +67,20 @@ impl SqliteStore {
         let writer = Writer::new(connection, Arc::clone(&shared), Some(Arc::clone(&wal)));
         let writes = Arc::new(WriteQueue::new(writer, &shared, Drive::Thread));
         let store = Arc::new(Self::assemble(shared, Some(writes), Some(wal)));
+        store.start_threads().map_err(|error| unusable(path, error))?;
+        Ok(store)
+    }
+
+    fn open_read_only(
+        path: &Path,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> std::result::Result<Arc<Self>, OpenError> {
+        let anchor = schema::open_read_only(path, &options)?;
+        inherited::sync(path)?;
+        let shared = Arc::new(shared(Some(path), clock, options));
+        let store = Arc::new(Self::assemble(shared, None, None));
+        *store.lock_anchor() = Some(anchor);
         store.start_threads().map_err(|error| unusable(path, error))?;
         Ok(store)
     }
@@ -86,7 +101,7 @@ impl SqliteStore {
         wal: Option<Arc<Wal>>,
     ) -> Self {
         let readers = Arc::new(Readers::new(Arc::clone(&shared)));
-        Self { shared, writes, readers, wal, threads: Mutex::default() }
+        Self { shared, writes, readers, wal, threads: Mutex::default(), anchor: Mutex::default() }
     }
 
     fn start_threads(&self) -> std::io::Result<()> {
@@ -120,9 +135,17 @@ impl SqliteStore {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         threads.into_iter().for_each(os::join);
         if let Some(writes) = &self.writes {
-            writes.lock_writer().shut();
+            let mut writer = writes.lock_writer();
+            // Before the connection is closed: a lock says that somebody keeps the index of the log
+            // (see `inherited`).
+            self.shared.forget_locks();
+            writer.shut();
         }
-        self.shared.forget_locks();
+        *self.lock_anchor() = None;
+    }
+
+    fn lock_anchor(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.anchor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn writes(&self) -> Option<&WriteQueue> {

@@ -10,13 +10,14 @@ mod notes;
 mod queue;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
 use crate::batch::{Batch, Effects, Shared, Statements};
 use crate::caches::Caches;
-use crate::error::{BatchFailure, Meaning};
+use crate::error::{BatchFailure, Meaning, OpenError};
 use crate::job::{Failed, Job};
 use crate::left_out::LeftOut;
 use crate::os::{self, Moment};
@@ -24,7 +25,7 @@ use crate::step_connection::StepConnection;
 use crate::stepped::Fate;
 use crate::tallies::Tallies;
 use crate::wal::Wal;
-use crate::{schema, sql};
+use crate::{inherited, schema, sql};
 use abide_core::planted::{Bug, planted};
 
 pub(crate) use queue::{Drive, Scheduling, WriteQueue};
@@ -38,6 +39,9 @@ pub(crate) type Jobs = Vec<Box<dyn Job>>;
 /// The connection that writes, and its memory.
 pub(crate) struct Writer {
     connection: Option<StepConnection>,
+    /// The connection that was given up, until the next one is open: if nobody were attached to the
+    /// index of the log in between, it would be made anew, with frames whose sync has failed.
+    former: Option<StepConnection>,
     /// The last result of `PRAGMA data_version`; `None` before the first look of a connection.
     data_version: Option<i64>,
     caches: Caches,
@@ -72,6 +76,7 @@ impl Writer {
         }
         Self {
             connection: Some(connection),
+            former: None,
             data_version: None,
             caches: Caches::default(),
             effects: Effects::default(),
@@ -252,17 +257,23 @@ impl Writer {
         let Some(path) = &self.shared.path else {
             return Err(BatchFailure::unavailable("the database in memory is gone"));
         };
-        let writer = schema::open_writer(path, &self.shared.options)
-            .and_then(|writer| match writer.connection.busy_timeout(Duration::ZERO) {
-                Ok(()) => Ok(writer),
-                Err(error) => Err(schema::explain(path, error)),
-            })
-            .map_err(|error| BatchFailure::unavailable(error.to_string()))?;
+        let writer = self.open_again(path).map_err(|error| BatchFailure::unavailable(error.to_string()))?;
         if let Some(wal) = &self.wal {
             wal.watch(&writer.connection);
         }
         self.connection = Some(writer);
+        self.former = None;
         Ok(())
+    }
+
+    fn open_again(&self, path: &Path) -> Result<StepConnection, OpenError> {
+        let writer = schema::open_writer(path, &self.shared.options)?;
+        if self.former.is_none() {
+            inherited::settle(&writer.connection, path, &self.shared.own_sessions())?;
+        }
+        let patience = writer.connection.busy_timeout(Duration::ZERO);
+        patience.map_err(|error| schema::explain(path, error))?;
+        Ok(writer)
     }
 
     /// Checks whether other connections have written. If so, it drops memory that may be outdated
@@ -289,9 +300,13 @@ impl Writer {
         self.look_around().map_err(|error| BatchFailure::of(&error))
     }
 
-    /// Closes the connection, which can no longer be trusted. The next transaction opens another.
+    /// Abandons the connection, which can no longer be trusted. The next transaction opens another.
     fn give_up(&mut self) {
-        self.connection = None;
+        if let Some(connection) = self.connection.take() {
+            // One whose transaction cannot be ended is closed at once: it may have the write lock.
+            let is_harmless = connection.connection.is_autocommit() && !planted(Bug::IndexLetGo);
+            self.former = Some(connection).filter(|_| is_harmless);
+        }
         self.data_version = None;
         self.caches = Caches::default();
     }
@@ -363,13 +378,14 @@ impl Writer {
 
     pub(crate) fn shut(&mut self) {
         self.give_up();
+        self.former = None;
     }
 
     /// Ends as the death of the process does: it notifies nobody, tidies nothing and leaves lock
     /// files.
     pub(crate) fn die(&mut self) {
         self.effects = Effects::default();
-        self.give_up();
+        self.shut();
     }
 }
 

@@ -25,6 +25,24 @@ fn what_others_write_while_there_is_no_connection_is_news() {
     assert_eq!(block_on(ours.wait(session)).unwrap(), [Notice::Changed]);
 }
 
+/// With its last connection SQLite also copies and deletes the log, which shows here.
+#[test]
+fn a_connection_that_is_given_up_keeps_the_index_of_the_log_until_the_next_one_is_attached() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let log = crate::wal::log_path(&path);
+    let store = SqliteStore::open(&path, TestClock::new(), Options::default()).unwrap();
+    start(&store, "a");
+    let mut writer = store.writes().unwrap().lock_writer();
+    writer.give_up();
+    assert!(log.exists());
+    writer.look_up().unwrap();
+    assert!(writer.former.is_none() && log.exists());
+    drop(writer);
+    store.close();
+    assert!(!log.exists(), "a store that is closed keeps nothing");
+}
+
 /// Makes the next COMMIT happen, while SQLite reports that it did not.
 fn deny_next_commit(store: &SqliteStore) {
     fn fail(_: &rusqlite::hooks::Wal, _: i32) -> rusqlite::Result<()> {
@@ -221,7 +239,7 @@ const PAGE_BYTES: usize = 4_096;
 
 /// Returns the first page below the root page of a table or index, and the place of its number in
 /// the file.
-fn first_child(path: &std::path::Path, bytes: &[u8], name: &str) -> (usize, [u8; 4]) {
+fn first_child(path: &Path, bytes: &[u8], name: &str) -> (usize, [u8; 4]) {
     let found = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
     let raw = rusqlite::Connection::open(path).unwrap();
     let root: u32 = raw.query_row(found, [name], |row| row.get(0)).unwrap();

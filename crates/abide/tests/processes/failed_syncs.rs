@@ -16,7 +16,7 @@ use crate::in_turn;
 use crate::look;
 use crate::pairs::signal_in_time;
 use crate::process::Process;
-use crate::roles::Role;
+use crate::roles::{Kind, Role};
 
 /// A worker whose syncs fail on demand.
 struct Faulty {
@@ -26,11 +26,16 @@ struct Faulty {
 
 impl Faulty {
     async fn spawn(folder: &Path, outside: &Path) -> Self {
-        let (library, switch) = (library(outside), outside.join("fail-sync"));
         let role = Role { outside: outside.to_owned(), ..Role::worker(folder) };
-        let worker =
-            Process::spawn_with(&role, [("LD_PRELOAD", &library), ("ABIDE_FAIL_SYNC", &switch)]).await;
-        Self { worker, switch }
+        let mut faulty = Self::spawn_in(role);
+        faulty.worker.hear("ready").await;
+        faulty
+    }
+
+    fn spawn_in(role: Role) -> Self {
+        let (library, switch) = (library(&role.outside), role.outside.join("fail-sync"));
+        let environment = [("LD_PRELOAD", &*library), ("ABIDE_FAIL_SYNC", &*switch)];
+        Self { worker: Process::spawn_in(&role, environment), switch }
     }
 
     fn fail(&self) {
@@ -136,6 +141,35 @@ fn a_signal_that_came_while_the_disk_failed_is_delivered() {
         pause(ms(300)).await;
         faulty.heal();
         assert_eq!(within("the signal is received", handle.result()).await.expect("a result"), 7);
+    });
+}
+
+/// Nobody knows whether a dead worker has synced the end of its log. The next process syncs it
+/// before the first answer, and does not open the store if that fails.
+#[test]
+fn p2_nobody_answers_from_a_log_that_cannot_be_synced() {
+    in_turn(async {
+        let (folder, outside) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let mut faulty = Faulty::spawn(folder.path(), outside.path()).await;
+        faulty.worker.tell("run quick 3");
+        faulty.worker.hear("ran").await;
+        faulty.worker.kill();
+        for (is_failing, expected) in [(true, "Input/output error"), (false, "it is open")] {
+            if is_failing {
+                faulty.fail();
+            } else {
+                faulty.heal();
+            }
+            for (kind, ways) in [(Kind::Reader, &["read"][..]), (Kind::Opener, &["open", "client"])] {
+                let outside = outside.path().to_owned();
+                let mut opener = Faulty::spawn_in(Role { kind, outside, ..Role::worker(folder.path()) });
+                for way in ways {
+                    let heard = opener.worker.hear(way).await;
+                    assert!(heard.contains(expected), "{way}: {heard:?} is not {expected:?}");
+                }
+            }
+        }
     });
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use abide::prelude::{Abide, Filter, Status};
 use abide_core::{Address, Entry, Event, ExecutionId, Namespace, Outcome, StepRecord, Timestamp};
 use abide_engine::SystemClock;
-use abide_sqlite::{Options, SqliteStore};
+use abide_sqlite::{OpenError, Options, SqliteStore};
 use abide_store::conformance;
 use abide_store::{Read, Snapshot, Target, View, WorkerRow, Workers};
 
@@ -38,6 +38,12 @@ pub(crate) fn create(path: &Path) {
     store.expect("the store can be made").close();
 }
 
+/// Opens a store that only reads.
+pub(crate) fn try_to_read(folder: &Path) -> Result<Arc<SqliteStore>, OpenError> {
+    let options = Options { read_only: true, ..Options::default() };
+    SqliteStore::open(&database(folder), Arc::new(SystemClock), options)
+}
+
 /// A reader of a store that remembers what it has read.
 pub(crate) struct Look {
     store: Arc<SqliteStore>,
@@ -54,10 +60,7 @@ pub(crate) struct Recorded {
 
 impl Look {
     pub(crate) fn at(folder: &Path) -> Self {
-        let options = Options { read_only: true, ..Options::default() };
-        let store = SqliteStore::open(&database(folder), Arc::new(SystemClock), options)
-            .expect("a look into the store");
-        Self { store, entries: Vec::new() }
+        Self { store: try_to_read(folder).expect("a look into the store"), entries: Vec::new() }
     }
 
     /// Reads everything recorded.

@@ -40,11 +40,16 @@ impl Process {
 
     /// Starts a child with additions to its environment, and waits until it has opened the store.
     pub(crate) async fn spawn_with(role: &Role, environment: [(&str, &Path); 2]) -> Self {
-        let mut command = Command::new(this_program());
-        command.envs(environment);
-        let mut process = Self::spawn_by(command, role);
+        let mut process = Self::spawn_in(role, environment);
         process.hear("ready").await;
         process
+    }
+
+    /// Starts a child with additions to its environment.
+    pub(crate) fn spawn_in(role: &Role, environment: [(&str, &Path); 2]) -> Self {
+        let mut command = Command::new(this_program());
+        command.envs(environment);
+        Self::spawn_by(command, role)
     }
 
     /// Starts a child that permissions bind: as another user, if this is root. `folder` is for a

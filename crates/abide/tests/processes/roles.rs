@@ -43,6 +43,8 @@ pub(crate) enum Kind {
     Starter,
     /// Tries to open the store, and reports the outcome.
     Opener,
+    /// Tries to open the store to read it, and reports the outcome.
+    Reader,
     /// Waits as a client for the results of as many waiters as it has slots.
     Watcher,
     /// Holds the write lock of the database until the parent says "let go".
@@ -66,6 +68,7 @@ pub(crate) fn play() {
             Kind::Worker | Kind::Starter => work(role).await,
             Kind::Watcher => watch(&role).await,
             Kind::Opener => try_to_open(&role).await,
+            Kind::Reader => try_to_read(&role),
             Kind::Holder => hold(&role).await,
         }
     });
@@ -197,6 +200,13 @@ async fn try_to_open(role: &Role) {
             Err(error @ ClientError::Open { .. }) => say(&format!("{way} Open: {error}")),
             Err(error) => say(&format!("{way} not Open: {error:?}")),
         }
+    }
+}
+
+fn try_to_read(role: &Role) {
+    match look::try_to_read(&role.folder) {
+        Ok(_) => say("read Ok: it is open"),
+        Err(error) => say(&format!("read Open: {error}")),
     }
 }
 

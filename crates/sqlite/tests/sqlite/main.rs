@@ -17,6 +17,7 @@ mod heartbeats;
 mod holders;
 mod inboxes;
 mod indexes;
+mod inherited;
 mod interruptions;
 mod journals;
 mod lists;
