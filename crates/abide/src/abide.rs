@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::code::Recorded;
+use abide_core::planted::{Bug, planted};
 use abide_core::{Block, ExecutionId, Kind, Name, Payload};
 use abide_engine::{Client, Engine};
 use serde::Serialize;
@@ -84,7 +85,10 @@ impl Abide {
         let names = match self.inner.code.find(&wanted) {
             Some(code) => {
                 let unreadable = |block: Block| ClientError::Data { message: block.to_string() };
-                code.check(&payload).map_err(unreadable)?;
+                code.check(&payload).or_else(|block| match planted(Bug::NamedInputUnchecked) {
+                    true => Ok(()),
+                    false => Err(unreadable(block)),
+                })?;
                 CodeNames::checked(code.kind, code.name, code.old_names)?
             }
             None => {

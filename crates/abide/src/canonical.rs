@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
             self.value(&mut value)?;
             members.push((name, value));
         }
-        members.retain(|(_, value)| value != b"null");
+        members.retain(|(_, value)| value != b"null" || planted(Bug::NullMembersCount));
         members.sort();
         text.push(b'{');
         for (nth, (name, value)) in members.iter().enumerate() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Name, Op, OpKind, OpUse, Timestamp};
 use abide_engine::{Board, OpHandle, Request, Site, TaskAttempt, UserTransaction, run_key};
 use serde::Serialize;
@@ -285,6 +286,7 @@ impl Ctx {
     pub fn state<S: Send + Sync + 'static>(&self) -> &S {
         match self.state.get() {
             Some(state) => state,
+            None if planted(Bug::StatePanicElsewhere) => panic_here(std::any::type_name::<S>()),
             // Not in a closure: the panic would point at the closure as its caller.
             None => panic!("no state of type {} was given to the builder", std::any::type_name::<S>()),
         }
@@ -358,7 +360,7 @@ impl Ctx {
                 self.see(&handle, old_names);
                 Opened::Open(handle)
             }
-            None if board.is_gone() => {
+            None if board.is_gone() && !planted(Bug::LateCtxWaits) => {
                 Opened::Refused(gone(board, format_args!("{word} {name:?}")).arising_at(site))
             }
             None => Opened::Blocked,
@@ -391,6 +393,11 @@ impl Ctx {
             Home::Task(_) => None,
         }
     }
+}
+
+/// Panics at this line, not at that of its caller.
+fn panic_here(message: &str) -> ! {
+    panic!("{message}")
 }
 
 fn task_key(attempt: &TaskAttempt) -> String {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Name, Op, OpKind, Outcome};
 use abide_engine::{Request, StepOptions, UserTransaction, panics};
 
@@ -79,8 +80,8 @@ impl Probe {
         let key = op.key.as_ref().map(Name::to_string);
         let call = MockCall { id: id.to_owned(), name: op.name.to_string(), key, attempt };
         match self.steps.get(op.name.as_str()) {
-            Some(mock) => Some(Stead::Outcome(self.call(mock, call))),
-            None => self.is_replay.then_some(Stead::Nothing),
+            Some(mock) if !planted(Bug::MockedStepRuns) => Some(Stead::Outcome(self.call(mock, call))),
+            _ => (self.is_replay && !planted(Bug::ReplayRunsSteps)).then_some(Stead::Nothing),
         }
     }
 
@@ -111,7 +112,8 @@ impl Probe {
     /// Names a mock that no step used, if any.
     pub(crate) fn unused(&self) -> Option<String> {
         let seen = self.lock();
-        let name = self.steps.keys().find(|name| !seen.used.contains(*name))?;
+        let name =
+            self.steps.keys().find(|name| !seen.used.contains(*name) && !planted(Bug::UnusedMockPasses))?;
         let is_step = |op: &Op| matches!(op.kind, OpKind::Step | OpKind::Transaction);
         let steps: BTreeSet<String> = seen
             .opened

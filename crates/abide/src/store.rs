@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use abide_core::Bounds;
+use abide_core::planted::{Bug, planted};
 use abide_sqlite::{OpenError, Options, SqliteStore};
 use abide_store::{Clock, Store};
 
@@ -38,7 +39,7 @@ pub(crate) fn open(
 ) -> Result<Arc<dyn Store>, ClientError> {
     let closed = |message| ClientError::Open { url: url.to_owned(), message };
     let named: StoreUrl = url.parse().map_err(|error: InvalidUrl| closed(error.to_string()))?;
-    let create = purpose == Purpose::Work;
+    let create = purpose == Purpose::Work || planted(Bug::ClientCreatesStore);
     let mut options = Options { bounds: bounds.bounds, create, ..Options::default() };
     options.busy_ms_max = bounds.busy_ms_max.unwrap_or(options.busy_ms_max);
     options.transaction_ms_max = bounds.transaction_ms_max.unwrap_or(options.transaction_ms_max);

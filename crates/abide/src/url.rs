@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use abide_core::planted::{Bug, planted};
+
 /// A store, named by `sqlite:PATH`, `sqlite::memory:` or a bare path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -30,7 +32,7 @@ fn parse(url: &str) -> Result<StoreUrl, String> {
         return match rest.strip_prefix("//").unwrap_or(rest) {
             ":memory:" => Ok(StoreUrl::Memory),
             "" => Err("the path is missing: write sqlite:PATH or sqlite::memory:".to_owned()),
-            path if path.contains('?') => Err(parameters(path)),
+            path if path.contains('?') && !planted(Bug::ParametersInPath) => Err(parameters(path)),
             path => Ok(StoreUrl::File(path.into())),
         };
     }

@@ -1,5 +1,6 @@
 //! `abide list`.
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Kind, Tag, Waiting};
 use abide_store::{ExecutionKey, ListCursor, ListOrder, Listed, Store};
 use serde_json::{Value, json};
@@ -71,7 +72,7 @@ fn query(global: &Global, args: &List) -> abide_store::List {
         top_level: args.top_level,
         order: if args.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
         after: args.after.map(|key| ListCursor(ExecutionKey(key))),
-        with_tags: true,
+        with_tags: !planted(Bug::TagsUnlisted),
         ..abide_store::List::of(global.namespace.clone(), args.limit.get())
     }
 }
@@ -91,7 +92,7 @@ async fn pages(
         // abide's own executions are of no interest to users.
         page.items.retain(|item| item.kind != Kind::Builtin);
         if left == 0 && !page.items.is_empty() {
-            shown.is_cut = true;
+            shown.is_cut = !planted(Bug::CutUntold);
             return Ok(());
         }
         shown.count += page.items.len();
@@ -130,7 +131,7 @@ fn table(items: &[Listed]) -> Result<(), CommandError> {
         table.push(row);
     }
     let table = table.fitting(Fit {
-        width: terminal_width(),
+        width: terminal_width().filter(|_| !planted(Bug::ListTooWide)),
         cut: &["WAITING", "TAGS"],
         left_out: &["CREATED", "RUN", "TAGS", "WAITING", "WORKFLOW"],
     });

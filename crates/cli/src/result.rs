@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::task::Poll;
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Event, ExecutionId, Refusal, Status, text};
 use abide_engine::{Blocks, Runtime, TokioRuntime};
 use abide_store::Error;
@@ -19,9 +20,10 @@ pub(crate) fn run(global: &Global, args: &ResultOf) -> Result<ExitCode, CommandE
     let id = &args.id;
     let found = connect::watch(global, async |client| {
         let ended = || client.ended(id, Blocks::End);
+        let is_patient = args.wait && !planted(Bug::ResultNotAwaited);
         let awaited = match args.timeout {
-            None if args.wait => Some(ended().await),
-            Some(timeout) if args.wait => within(timeout, ended()).await,
+            None if is_patient => Some(ended().await),
+            Some(timeout) if is_patient => within(timeout, ended()).await,
             _ => None,
         };
         let ended = match awaited {

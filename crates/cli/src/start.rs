@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Kind, Tag, text};
 use abide_engine::Begun;
 use serde_json::json;
@@ -26,7 +27,10 @@ pub(crate) fn run(global: &Global, args: &Start) -> Result<(), CommandError> {
             priority: args.priority.unwrap_or_default(),
             tags: args.tag.clone(),
             // As a program does: neither white space nor the order of members makes another input.
-            input_hash: abide::input_hash(&input),
+            input_hash: match planted(Bug::ShellInputRaw) {
+                true => abide_core::ContentHash::of(input.as_bytes()),
+                false => abide::input_hash(&input),
+            },
             ..abide_core::Start::of(kind, args.workflow.clone(), input.clone())
         };
         let lane = args.lane.clone().unwrap_or_else(|| start.lane.clone());

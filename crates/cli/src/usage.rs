@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::text;
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory};
@@ -19,7 +20,9 @@ pub(crate) fn complain(complaint: &clap::Error) -> ExitCode {
     }
     let said = match complaint.kind() {
         // clap would list every command, including hidden ones.
-        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            if !planted(Bug::HiddenCommandListed) =>
+        {
             let help = Args::command().render_help().to_string();
             format!("{help}\nabide: no command is given\n")
         }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Payload;
 use crate::grow::growable;
+use crate::planted::{Bug, planted};
 
 /// The kind of a failure. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +119,7 @@ impl Failure {
     /// Returns the same failure. Without a place it gets this one: the innermost place counts. A
     /// panic keeps its own line; any other failure in an operation gets the line of the call.
     pub fn located(mut self, place: impl FnOnce() -> Origin) -> Self {
-        if self.at.as_ref().is_some_and(|at| !at.code.is_empty()) {
+        if self.at.as_ref().is_some_and(|at| !at.code.is_empty()) || planted(Bug::PlaceUntold) {
             return self;
         }
         let own = self.at.take().and_then(|at| at.site);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::planted::{Bug, planted};
 use crate::{Bounds, text};
 
 /// The longest name, in bytes.
@@ -48,9 +49,9 @@ fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
     if begins && text.len() <= NAME_BYTES_MAX && text::is_plain(text) {
         return Ok(());
     }
-    check_text((what, text), NAME_BYTES_MAX, |_| true)?;
+    check_text((what, text), NAME_BYTES_MAX, |c| c.is_control() || !planted(Bug::InvisibleNameTaken))?;
     let is_blank = |c: char| c.is_whitespace() || matches!(c, '\u{fe0e}' | '\u{fe0f}');
-    if text.chars().all(is_blank) {
+    if text.chars().all(is_blank) && !planted(Bug::BlankNameTaken) {
         return Err(InvalidName::because(what, text, "shows nothing"));
     }
     Ok(())
@@ -115,7 +116,7 @@ macro_rules! names {
             /// Checks `text` in the same way; an error calls it `field`.
             pub fn of_field(field: &'static str, text: impl AsRef<str>) -> Result<Self, InvalidName> {
                 let text = text.as_ref();
-                check(field, text)?;
+                check(if planted(Bug::FieldUnnamed) { $what } else { field }, text)?;
                 Ok(Self(text.into()))
             }
 

@@ -333,6 +333,130 @@ bugs! {
     LogTrusted = "log-trusted",
     /// An abandoned connection lets the index of the log die, and unsynced frames are read.
     IndexLetGo = "index-let-go",
+    /// The log does not tell of the start of an execution.
+    StartUnlogged = "start-unlogged",
+    /// The log does not tell of a failed attempt.
+    AttemptUnlogged = "attempt-unlogged",
+    /// The log does not tell that an execution was taken over from a worker that died.
+    TakeoverUnlogged = "takeover-unlogged",
+    /// The log does not tell that an execution is blocked.
+    BlockUnlogged = "block-unlogged",
+    /// The log does not tell of the end of an execution.
+    EndUnlogged = "end-unlogged",
+    /// The log does not tell that a worker lost its session.
+    SessionLossUnlogged = "session-loss-unlogged",
+    /// A panic because of missing state points at a line of abide.
+    StatePanicElsewhere = "state-panic-elsewhere",
+    /// An operation of an execution that has ended never resolves.
+    LateCtxWaits = "late-ctx-waits",
+    /// A start that attached to an execution is reported as one that created it.
+    AttachUntold = "attach-untold",
+    /// A start that attached does not say that its tags or priority have no effect.
+    DifferencesUntold = "differences-untold",
+    /// A client creates the store that a mistyped path names.
+    ClientCreatesStore = "client-creates-store",
+    /// The parameters of a URL become part of the name of the file.
+    ParametersInPath = "parameters-in-path",
+    /// A list without a bound overflows.
+    TakeOverflows = "take-overflows",
+    /// A start by name takes an input that its code cannot read.
+    NamedInputUnchecked = "named-input-unchecked",
+    /// A start takes the same tag key twice.
+    TagTwiceTaken = "tag-twice-taken",
+    /// A name may have invisible characters.
+    InvisibleNameTaken = "invisible-name-taken",
+    /// A name may be all spaces.
+    BlankNameTaken = "blank-name-taken",
+    /// An error about a lane or a tag does not say which field is wrong.
+    FieldUnnamed = "field-unnamed",
+    /// Every user of the machine can read the files of a store.
+    FilesForAll = "files-for-all",
+    /// A command line without a command lists the hidden commands.
+    HiddenCommandListed = "hidden-command-listed",
+    /// A signal from a shell arrives as often as it is sent, whatever its key.
+    ShellKeyIgnored = "shell-key-ignored",
+    /// A start from a shell does not attach because of white space in its input.
+    ShellInputRaw = "shell-input-raw",
+    /// A list that was cut does not say so.
+    CutUntold = "cut-untold",
+    /// A list does not show tags.
+    TagsUnlisted = "tags-unlisted",
+    /// A list is wider than its terminal.
+    ListTooWide = "list-too-wide",
+    /// The latest run is shown, whichever was asked for.
+    ShownRunIgnored = "shown-run-ignored",
+    /// A command that is to wait for a result does not wait.
+    ResultNotAwaited = "result-not-awaited",
+    /// The virtual clock overtakes a step that takes real time.
+    ClockOvertakesStep = "clock-overtakes-step",
+    /// A lab hardly skips idle time, and simulated days take minutes.
+    RestsBarelySkipped = "rests-barely-skipped",
+    /// A test in which nothing can happen any more waits for a minute.
+    StillnessAwaited = "stillness-awaited",
+    /// A test in which nothing can happen any more does not say why.
+    StillnessUnexplained = "stillness-unexplained",
+    /// A test does not have the state that it was given.
+    TestStateLost = "test-state-lost",
+    /// A test that is to crash at every position crashes at none.
+    CrashesNowhere = "crashes-nowhere",
+    /// A test that crashes at every position does not compare the journals.
+    CrashUncompared = "crash-uncompared",
+    /// A replay fits although the code left recorded operations out.
+    ReplayUnusedUntold = "replay-unused-untold",
+    /// A replay fits although the code ends in another way.
+    ReplayEndUncompared = "replay-end-uncompared",
+    /// A replay runs the closures of steps.
+    ReplayRunsSteps = "replay-runs-steps",
+    /// The closure of a mocked step runs.
+    MockedStepRuns = "mocked-step-runs",
+    /// A mocked task runs.
+    MockedTaskRuns = "mocked-task-runs",
+    /// A mock that no step used is not reported.
+    UnusedMockPasses = "unused-mock-passes",
+    /// A transaction step creates temporary objects.
+    TemporaryAllowed = "temporary-allowed",
+    /// A transaction step reads and changes the tables of abide.
+    OwnNamesAllowed = "own-names-allowed",
+    /// A transaction step may break a foreign key.
+    ForeignKeysOff = "foreign-keys-off",
+    /// A transaction step that took too long is committed.
+    OverrunCommitted = "overrun-committed",
+    /// A transaction step may take longer than the session of its worker lives.
+    TransactionOutlivesSession = "transaction-outlives-session",
+    /// Nobody learns which transaction step keeps the writer.
+    SlowClosureUntold = "slow-closure-untold",
+    /// The log does not tell that a transaction step keeps the writer.
+    SlowClosureUnlogged = "slow-closure-unlogged",
+    /// The log does not tell that writes fail.
+    TroubleUnlogged = "trouble-unlogged",
+    /// A session may live for no time at all.
+    SessionOfZero = "session-of-zero",
+    /// Code that accepts any input of a child is blocked by another one.
+    AnyInputIgnored = "any-input-ignored",
+    /// A new optional field makes another input.
+    NullMembersCount = "null-members-count",
+    /// An empty value inside of an option is recorded, and read back as none.
+    SomeNoneRecorded = "some-none-recorded",
+    /// Live code sees another value than a replay does.
+    ValueNotReadBack = "value-not-read-back",
+    /// A start of a renamed workflow does not attach to one under its old name.
+    OldCodeNameForgotten = "old-code-name-forgotten",
+    /// An error does not say where it was.
+    PlaceUntold = "place-untold",
+    /// Control characters of users reach the terminal of the reader.
+    UnseenShown = "unseen-shown",
+    /// A retry without a last attempt has one.
+    ForeverEnds = "forever-ends",
+    /// A durable operation inside a step is recorded.
+    OperationInsideStep = "operation-inside-step",
+    /// A durable operation on another thread is recorded.
+    OperationElsewhere = "operation-elsewhere",
+    /// A request on a full disk is reported as one of unknown outcome.
+    FullDiskUnknown = "full-disk-unknown",
+    /// Nobody learns that a renamed step ran again and left its entry unused.
+    UnclaimedUntold = "unclaimed-untold",
+    /// The log of a store grows without a bound.
+    LogUnbounded = "log-unbounded",
 }
 
 impl Bug {

@@ -74,7 +74,10 @@ impl Retry {
     /// Each failed attempt is an entry of the journal. A step that never succeeds is blocked in the
     /// end, by `entry_count_max`; at a pause of an hour that takes centuries.
     pub fn forever() -> Self {
-        Self::exponential(Duration::from_secs(1)).max_attempts(Self::ATTEMPTS_UNLIMITED)
+        Self::exponential(Duration::from_secs(1)).max_attempts(match planted(Bug::ForeverEnds) {
+            true => Self::ATTEMPTS_DEFAULT,
+            false => Self::ATTEMPTS_UNLIMITED,
+        })
     }
 
     /// The default number of attempts.

@@ -63,7 +63,7 @@ impl Tag {
     /// Checks that no key occurs twice: an execution is found by one value of each.
     pub fn check_keys(tags: &[Self]) -> Result<(), InvalidName> {
         let mut known = BTreeSet::new();
-        match tags.iter().find(|tag| !known.insert(&tag.key)) {
+        match tags.iter().find(|tag| !known.insert(&tag.key) && !planted(Bug::TagTwiceTaken)) {
             Some(tag) => Err(InvalidName::because("tag key", tag.key.as_str(), "is given twice")),
             None => Ok(()),
         }

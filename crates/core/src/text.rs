@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::planted::{Bug, planted};
 use crate::{Block, By, ExecutionId, Name, Op, Timestamp};
 
 /// Returns the text with invisible characters escaped. Text from users must not move the cursor of
 /// its reader, turn the direction of other text or hide in it. Everything from outside is printed
 /// through this.
 pub fn clean(text: &str) -> Cow<'_, str> {
-    if is_plain(text) || !text.contains(|c| unseen(c).is_some()) {
+    if is_plain(text) || planted(Bug::UnseenShown) || !text.contains(|c| unseen(c).is_some()) {
         return Cow::Borrowed(text);
     }
     let escaped = |c: char| -> String {

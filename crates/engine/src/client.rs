@@ -93,7 +93,7 @@ impl Client {
     pub async fn start(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Begun> {
         let requested_at = self.requested_at(&start);
         match self.begin(id, start.clone()).await? {
-            Taken { is_attached: true, .. } => {
+            Taken { is_attached: true, .. } if !planted(Bug::AttachUntold) => {
                 Ok(Begun::Attached { differences: self.differences(id, (&start, requested_at)).await })
             }
             Taken { .. } => Ok(Begun::Created),
@@ -123,7 +123,9 @@ impl Client {
             Err(error) => Err(error),
         };
         let differences = match first {
-            Ok(Some(Entry { at, event: Event::Started(existing), .. })) => {
+            Ok(Some(Entry { at, event: Event::Started(existing), .. }))
+                if !planted(Bug::DifferencesUntold) =>
+            {
                 start_differences((&existing, at), requested)
             }
             Ok(_) => Vec::new(),
@@ -420,7 +422,9 @@ impl Submission {
     }
 
     fn tell_start(&self, submitted: &[Submitted]) {
-        if let (Body::Start(start), [Submitted::Started(..)]) = (&self.message.body, submitted) {
+        if let (Body::Start(start), [Submitted::Started(..)], false) =
+            (&self.message.body, submitted, planted(Bug::StartUnlogged))
+        {
             let Address { namespace, id } = &self.message.to;
             let (namespace, execution, name) = (namespace.as_str(), id.as_str(), start.name.as_str());
             tracing::debug!(namespace, execution, kind = start.kind.word(), name, "an execution was started");

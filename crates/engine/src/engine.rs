@@ -205,7 +205,9 @@ impl Inner {
         let _turn = self.registering.lock().await;
         if self.session() == gone {
             let worker = self.options.worker_name.as_str();
-            tracing::warn!(session = %gone, worker, "the session was lost, and with it every lease; a new one is registered");
+            if !planted(Bug::SessionLossUnlogged) {
+                tracing::warn!(session = %gone, worker, "the session was lost, and with it every lease; a new one is registered");
+            }
             self.register().await?;
             self.kick.notify_one();
         }
@@ -317,7 +319,7 @@ impl Inner {
             mailbox.order(Order::Drain);
         }
         let (lease, address) = (leased.lease, leased.address().clone());
-        if leased.takeover_count > 0 {
+        if leased.takeover_count > 0 && !planted(Bug::TakeoverUnlogged) {
             let (namespace, execution) = (address.namespace.as_str(), address.id.as_str());
             let (count, epoch) = (leased.takeover_count, lease.epoch.0);
             tracing::warn!(

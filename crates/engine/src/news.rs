@@ -4,6 +4,7 @@
 //! Levels: `debug` for normal progress, of which there is much; `info` for events that somebody
 //! asked for; `warn` for events that somebody should know of.
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Event, Failure, Outcome, text};
 use tracing::Level;
 
@@ -22,6 +23,9 @@ impl News {
     /// Returns the line for an event; nothing if no subscriber listens at its level.
     pub(crate) fn of(event: &Event) -> Option<Self> {
         match event {
+            event if planted(Bug::EndUnlogged) && event.is_terminal() => None,
+            Event::AttemptFailed { .. } if planted(Bug::AttemptUnlogged) => None,
+            Event::Blocked { .. } if planted(Bug::BlockUnlogged) => None,
             Event::ChildStarted { child, .. } if tracing::enabled!(Level::DEBUG) => {
                 Some(Self::ChildStarted { child: child.to_string() })
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Bounds, Name, Namespace, Retry, text};
 
 use crate::quarantine::SUSPECT_TAKEOVER_COUNT;
@@ -115,7 +116,7 @@ impl Options {
                 "the payload_bytes_max is {found}, but must be at least {min}: even null has {min} bytes"
             ));
         }
-        if self.session_ttl < Self::SESSION_TTL_MIN {
+        if self.session_ttl < Self::SESSION_TTL_MIN && !planted(Bug::SessionOfZero) {
             let (found, min) = (text::duration(self.session_ttl), text::duration(Self::SESSION_TTL_MIN));
             return Err(format!("the session_ttl is {found}, but must be at least {min}"));
         }

@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::Timestamp;
+use abide_core::planted::{Bug, planted};
 use abide_store::Clock;
 
 pub use outside::Outside;
@@ -256,7 +257,8 @@ impl Sim {
 
     fn let_time_pass<'a>(&'a self, mut state: MutexGuard<'a, WorldState>, main: &Arc<SimWaker>) -> Next {
         if let Some(outside) = &self.0.outside {
-            if state.outside_count > 0 && state.waited < outside.patience {
+            let is_awaited = state.outside_count > 0 && !planted(Bug::ClockOvertakesStep);
+            if is_awaited && state.waited < outside.patience {
                 state = outside.follow(&self.0.woken, state);
                 if !state.ready.is_empty() || state.next_at().is_none_or(|at| state.moment < at) {
                     return Next::Again;
@@ -270,7 +272,8 @@ impl Sim {
             drop(state);
             let change_count = skipping.change_count();
             let by = self.lock().skippable(change_count);
-            let by = by.filter(|by| skipping.skip(*by));
+            let most = if planted(Bug::RestsBarelySkipped) { Duration::from_secs(20) } else { Duration::MAX };
+            let by = by.map(|by| by.min(most)).filter(|by| skipping.skip(*by));
             state = self.lock();
             by.into_iter().for_each(|by| state.skip(by));
         }

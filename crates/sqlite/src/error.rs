@@ -154,7 +154,7 @@ impl BatchFailure {
     pub(crate) fn of_commit(error: &rusqlite::Error) -> Self {
         let meaning = match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
-            Some(ErrorCode::DiskFull) => Meaning::Unavailable,
+            Some(ErrorCode::DiskFull) if !planted(Bug::FullDiskUnknown) => Meaning::Unavailable,
             Some(ErrorCode::ConstraintViolation) if !planted(Bug::DeferredKeyUnknown) => Meaning::Misuse,
             _ if planted(Bug::UnknownCommitFailed) => Meaning::Unavailable,
             _ => Meaning::Indeterminate,
@@ -419,6 +419,22 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!((word(reading("read", &error)), word(opening("read", &error))), (reads, opens));
+    }
+
+    /// What SQLite has not written can be sent again at once.
+    #[test]
+    fn a_commit_that_wrote_nothing_has_a_known_outcome() {
+        use rusqlite::ffi;
+        let rows = [
+            (ffi::SQLITE_BUSY, Meaning::Busy),
+            (ffi::SQLITE_FULL, Meaning::Unavailable),
+            (ffi::SQLITE_CONSTRAINT_FOREIGNKEY, Meaning::Misuse),
+            (ffi::SQLITE_IOERR_FSYNC, Meaning::Indeterminate),
+        ];
+        for (code, meaning) in rows {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(BatchFailure::of_commit(&error).meaning, meaning, "{error}");
+        }
     }
 
     #[test]

@@ -4,12 +4,18 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
+#[cfg(unix)]
+use abide_core::planted::{Bug, planted};
+
 /// Returns options that make a file private if they create it.
 pub(crate) fn options() -> OpenOptions {
     #[cfg_attr(not(unix), expect(unused_mut, reason = "elsewhere the folder decides who may read"))]
     let mut options = OpenOptions::new();
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    std::os::unix::fs::OpenOptionsExt::mode(
+        &mut options,
+        if planted(Bug::FilesForAll) { 0o644 } else { 0o600 },
+    );
     options
 }
 

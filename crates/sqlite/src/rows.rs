@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use abide_core::codec::DecodeError;
 use abide_core::intake::Standing;
+use abide_core::planted::{Bug, planted};
 use abide_core::{
     Ability, Address, Epoch, Execution, LeaseRow, Listens, SessionId, Status, Timestamp, codec,
 };
@@ -21,6 +22,11 @@ use crate::sql;
 /// Converts a number for SQLite. Counters and times never come near the limit.
 pub(crate) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Returns the number of rows that shows whether more than `count` are there.
+pub(crate) fn one_more(count: usize) -> usize {
+    if planted(Bug::TakeOverflows) { count + 1 } else { count.saturating_add(1) }
 }
 
 /// Converts the number of a row, or one that was computed here: never negative. Counts in columns

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_store::Trouble;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
@@ -80,7 +81,9 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
     }
     keep_plans(&connection)?;
     connection.execute_batch(sql::PRAGMAS)?;
-    connection.execute_batch(sql::PRAGMAS_WRITER)?;
+    if !planted(Bug::ForeignKeysOff) {
+        connection.execute_batch(sql::PRAGMAS_WRITER)?;
+    }
     let rules = Arc::new(Rules::default());
     let told = Arc::clone(&rules);
     // Installed once: installing an authorizer makes every prepared statement stale.

@@ -66,6 +66,7 @@ impl Troubles {
         let mut known = self.lock();
         let since = match &known.failing {
             Some(failing) if failing.is_told(moment) => failing.since,
+            _ if planted(Bug::TroubleUnlogged) => now,
             _ => {
                 tracing::error!(complaint, "writes to the store fail, and are tried again");
                 now
@@ -101,6 +102,9 @@ impl Troubles {
         else {
             return;
         };
+        if planted(Bug::SlowClosureUnlogged) {
+            return;
+        }
         closure.is_told = true;
         let ms = u64::try_from(closure.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(
@@ -113,7 +117,9 @@ impl Troubles {
     /// Returns the trouble to report at this moment.
     pub(crate) fn told(&self, moment: Moment) -> Option<Trouble> {
         let known = self.lock();
-        if let Some(Closure { key, began_at, .. }) = known.closure.filter(Closure::is_slow) {
+        if let Some(Closure { key, began_at, .. }) =
+            known.closure.filter(|one| one.is_slow() && !planted(Bug::SlowClosureUntold))
+        {
             return Some(Trouble::Occupied { by: key, since: began_at });
         }
         let failing = known.failing.as_ref().filter(|failing| failing.is_told(moment))?;
@@ -197,6 +203,50 @@ mod tests {
         assert_eq!(told(110), None);
         troubles.failed(&full(), (at(120), after(120)));
         assert_eq!(told(120), failing(120));
+    }
+
+    /// A log that keeps the level of each event.
+    #[derive(Clone, Default)]
+    struct Log(std::sync::Arc<Mutex<Vec<tracing::Level>>>);
+
+    impl tracing::Subscriber for Log {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            self.0.lock().expect("nobody panics with it").push(*event.metadata().level());
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn the_log_tells_of_each_trouble_once() {
+        use tracing::Level;
+        let (troubles, log, now) = (Troubles::default(), Log::default(), Moment::now());
+        tracing::subscriber::with_default(log.clone(), || {
+            for _ in 0..3 {
+                troubles.failed(&full(), (Timestamp::default(), now));
+            }
+            troubles.written();
+            troubles.written();
+            let began_at = Timestamp::default();
+            troubles.during(ExecutionKey(1), began_at, || {
+                troubles.tell_slow();
+                let (_sender, silence) = std::sync::mpsc::channel::<()>();
+                assert!(silence.recv_timeout(SLOW_AFTER).is_err());
+                troubles.tell_slow();
+                troubles.tell_slow();
+            });
+            troubles.tell_slow();
+        });
+        let levels = log.0.lock().expect("nobody panics with it");
+        assert_eq!(*levels, [Level::ERROR, Level::INFO, Level::WARN]);
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub(crate) fn authorize(rules: &Rules, context: &AuthContext<'_>) -> Authorizati
     // tables of the same name. SQLite itself searches its list of them when a table is altered, and
     // nobody can write that list by hand.
     let is_temporary = context.database_name == Some("temp") && !is_list_of_temporary(&context.action);
+    if context.database_name == Some("temp") && planted(Bug::TemporaryAllowed) {
+        return Authorization::Allow;
+    }
     if is_temporary || !is_allowed(&context.action) {
         return Authorization::Deny;
     }
@@ -62,7 +65,7 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
     let begins = |name: &str, with: &str| {
         name.get(..with.len()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(with))
     };
-    let ours = |name: &str| begins(name, "abide_");
+    let ours = |name: &str| begins(name, "abide_") && !planted(Bug::OwnNamesAllowed);
     // The index of a primary key or a unique column.
     let our_index = |name: &str| ours(name) || begins(name, "sqlite_autoindex_abide_");
     // The statistics by which SQLite finds rows, also ours. SQLite itself writes the results of
@@ -135,7 +138,7 @@ pub(crate) fn run(
     });
     deadline.tell_slow(key);
     connection.progress_handler(0, None::<fn() -> bool>)?;
-    let is_late = deadline.is_over();
+    let is_late = deadline.is_over() && !planted(Bug::OverrunCommitted);
     match step.fault.take() {
         Some(fault) if !is_late && !planted(Bug::FullDiskFailsStep) => return Err(Stop::Broken(fault)),
         _ => {}

@@ -225,7 +225,7 @@ impl View<'_> {
         let scan_max = self.shared.options.list_scan_count_max.max(1);
         let mut looked_at = 0;
         while looked_at < scan_max {
-            let left = (list.limit - listing.items.len()).saturating_add(1);
+            let left = crate::rows::one_more(list.limit - listing.items.len());
             let wanted = left.clamp(1, 1_000).max(64).min(scan_max);
             let candidates = self.candidates(list, (namespace, last), wanted)?;
             let exhausted = candidates.len() < wanted;

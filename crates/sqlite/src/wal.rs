@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use abide_core::planted::{Bug, planted};
+
 use crate::batch::Batch;
 use crate::error::{BatchFailure, Stop};
 use crate::job::Operation;
@@ -84,7 +86,11 @@ impl Wal {
         let bytes_max = options.wal_bytes_max.min(share.max(BYTES_MAX_LEAST));
         Self {
             path: path.to_owned(),
-            frames_max: (bytes_max / FRAME_BYTES).max(16),
+            frames_max: if planted(Bug::LogUnbounded) {
+                u64::from(u32::MAX)
+            } else {
+                (bytes_max / FRAME_BYTES).max(16)
+            },
             bytes_presized: options.wal_bytes_presized.min(share),
             relieved: Mutex::new(None),
             copied_frames: AtomicU64::new(0),

@@ -74,6 +74,9 @@ async fn a_start_prints_its_id_and_result_waits_for_the_end() {
     assert_eq!(place.abide(&["result", "d-1", "--wait"]).ok().stdout, "42\n");
     let told = place.abide(&["result", "d-1", "--json"]).ok().json();
     assert_eq!(told, json!({ "id": "d-1", "status": "completed", "result": 42 }));
+    // It cannot have ended when the second command begins.
+    place.abide(&["start", "double", "4", "--id", "d-2", "--delay", "1s"]).ok();
+    assert_eq!(place.abide(&["result", "d-2", "--wait"]).ok().stdout, "8\n");
     // The worker's code decides the kind; the input comes from stdin.
     let task = place.abide_with(&["start", "shout", "-"], r#""hey""#).ok();
     let id = task.stdout.trim();

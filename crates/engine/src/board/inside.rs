@@ -125,6 +125,8 @@ impl Board {
     /// the caller is inside a closure.
     pub(super) fn misplaced(&self) -> Option<(String, Option<Arc<Inside>>)> {
         match self.caller() {
+            Caller::Step(_) if planted(Bug::OperationInsideStep) => None,
+            Caller::Elsewhere if planted(Bug::OperationElsewhere) => None,
             Caller::Step(inside) => Some((format!("inside {}", inside.op), Some(inside))),
             Caller::Workflow => None,
             Caller::Elsewhere => Some(("outside of its workflow's own code".to_owned(), None)),

@@ -238,7 +238,7 @@ impl Runner {
     /// until the code asks for the entry that it left unused.
     pub(super) fn unclaimed(&self) -> Option<Unclaimed> {
         let before = self.seat.unclaimed();
-        if self.run.begun.is_empty() && before.is_none() {
+        if self.run.begun.is_empty() && before.is_none() || planted(Bug::UnclaimedUntold) {
             return None;
         }
         let Some(active) = self.run.stage.active() else { return before.cloned() };

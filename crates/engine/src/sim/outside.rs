@@ -3,6 +3,8 @@
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
+
 use super::state::WorldState;
 use super::{Next, SimWaker};
 use crate::runtime::Stopwatch;
@@ -57,6 +59,7 @@ impl Outside {
             // does.
             let held_count = Arc::strong_count(main) - 1;
             let is_awaited = held_count > state.inside.values().sum() || (self.is_busy)();
+            let is_awaited = is_awaited || planted(Bug::StillnessAwaited);
             if !is_awaited || stopwatch.elapsed() >= self.patience {
                 return Next::Still;
             }
