@@ -102,7 +102,7 @@ impl<'a, T> Step<'a, T> {
     pub fn retry_if(mut self, is_worth_it: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
         let ask = move |failure: &Failure| {
             let error = Error::from_failure(failure.clone());
-            catch_unwind(AssertUnwindSafe(|| is_worth_it(&error))).map_err(|panic| panics::failure(panic))
+            catch_unwind(AssertUnwindSafe(|| is_worth_it(&error))).map_err(panics::failure)
         };
         self.options.retry_if = Some(RetryIf(Arc::new(ask)));
         self

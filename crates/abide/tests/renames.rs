@@ -303,7 +303,6 @@ version!(itself, |ctx| {
     Ok(paid.to_string())
 });
 
-/// There is nothing to rename: the operation keeps its record, and no other is in its way.
 version!(raced, |ctx| {
     let first: u64 = select! {
         a = ctx.step("a", || async { Ok(1) }) => a?,
@@ -331,6 +330,7 @@ fn strict_code_may_give_up_a_renamed_step_that_came_second() {
     assert_eq!(deployed(raced::plain, &[], raced_renamed::plain), unchanged);
 }
 
+/// There is nothing to rename: the operation keeps its record, and no other is in its way.
 #[test]
 fn an_old_name_that_is_the_own_name_changes_nothing() {
     assert_eq!(deployed(short::plain, &[], itself::plain), "ran []: 7");

@@ -180,9 +180,7 @@ impl Life {
         }
         match sides.is_empty() || planted(Bug::CrashUncompared) {
             true => Ok(()),
-            false => Err(format!("{place} changes what is recorded:
-{}", sides.join("
-"))),
+            false => Err(format!("{place} changes what is recorded:\n{}", sides.join("\n"))),
         }
     }
 }
