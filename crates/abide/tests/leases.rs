@@ -410,6 +410,68 @@ fn a_newer_lease_that_no_answer_told_of_ends_the_seat_of_an_older_one() {
     });
 }
 
+#[task]
+async fn counts_calls(ctx: Ctx) -> Result<u64> {
+    ctx.state::<Arc<Attempts>>().count.fetch_add(1, Ordering::Relaxed);
+    Ok(7)
+}
+
+/// The same for a task, which others have completed meanwhile.
+#[test]
+fn p1_a_worker_that_was_stopped_begins_no_task() {
+    for poll_count in 0..8 {
+        let make = move |clock| -> Arc<dyn Store> {
+            FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
+                "submit" => Fault::Delay { poll_count: 1 + poll_count * 4 },
+                "register" => Fault::Delay { poll_count: 16 },
+                _ => Fault::None,
+            })
+        };
+        Lab::run_on(7, make, |lab| async move {
+            let (first, second) = (Arc::new(Attempts::default()), Arc::new(Attempts::default()));
+            let (machine, abide) = lab.worker_with(|builder| builder.state(first.clone())).await.unwrap();
+            let (_, other) = lab.worker_with(|builder| builder.state(second.clone())).await.unwrap();
+            let mut start = abide.start(counts_calls, ()).id("one").into_future();
+            assert!(futures_util::poll!(&mut start).is_pending(), "it has happened, and is not answered");
+            drop(start);
+            lab.freeze(machine);
+            lab.sleep(BEAT * 12).await;
+            assert_eq!(other.handle::<u64>("one").result().await.unwrap(), 7);
+            lab.thaw(machine);
+            lab.sleep(BEAT * 2).await;
+            assert_eq!(first.count.load(Ordering::Relaxed), 0, "{poll_count}");
+        });
+    }
+}
+
+/// Sleeps for longer than the session lives, and then begins a step.
+#[workflow]
+async fn steps_late(ctx: Ctx) -> Result<u64> {
+    ctx.sleep(BEAT * 4).await?;
+    ctx.step("late", || async { Ok(7) }).await
+}
+
+/// The answers of the heartbeats are on their way for longer than the session lives. The step
+/// begins when one comes, not before, and not much later.
+#[test]
+fn a_late_sign_of_life_lets_closures_begin() {
+    let faulty = Arc::new(std::sync::OnceLock::<Arc<FaultyStore>>::new());
+    let made = faulty.clone();
+    let make = move |clock| -> Arc<dyn Store> {
+        let hold = |what| if what == "heartbeat" { Fault::Hold } else { Fault::None };
+        made.get_or_init(|| FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), hold)).clone()
+    };
+    Lab::run_on(1, make, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.park_after(hours(10))).await.unwrap();
+        let handle = abide.start(steps_late, ()).id("one").await.unwrap();
+        lab.sleep(BEAT * 5).await;
+        assert!(!handle.status().await.unwrap().is_terminal(), "nobody knows whether the session is alive");
+        faulty.get().unwrap().heal();
+        lab.sleep(ms(500)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+    });
+}
+
 /// The store grants a new lease while the old seat is still in memory: the old seat is over,
 /// whatever it does.
 #[test]

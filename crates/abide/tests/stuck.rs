@@ -208,7 +208,7 @@ fn an_await_that_is_not_recorded_is_reported_however_late_it_wakes() {
             let world = world();
             let (_, abide) = worker(&lab, &world).await;
             let handle = abide.start(races, sleeps).id("one").await.unwrap();
-            lab.sleep(minutes(10)).await;
+            lab.sleep(secs(30)).await;
             world.foreign.notify_waiters();
             lab.sleep(secs(1)).await;
             let why = handle.why().await.unwrap();
@@ -216,6 +216,38 @@ fn an_await_that_is_not_recorded_is_reported_however_late_it_wakes() {
             assert!(why.contains("awaits something that is not a ctx operation"), "{why}");
         });
     }
+}
+
+/// Two branches share a lock: one waits for long while the other holds it.
+#[workflow]
+async fn shares(ctx: Ctx) -> Result<()> {
+    let gate = tokio::sync::Mutex::new(());
+    let first = async {
+        let _held = gate.lock().await;
+        ctx.sleep(hours(1)).named("one").await
+    };
+    let second = async {
+        let _held = gate.lock().await;
+        ctx.sleep(secs(1)).named("two").await
+    };
+    let (first, second) = join!(first, second);
+    first.and(second)
+}
+
+/// It looks like an await that is not recorded. It must not fill the worker for ever.
+#[test]
+fn a_lock_between_branches_keeps_code_in_memory_only_for_a_while() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.execution_count_max(2)).await.unwrap();
+        for id in ["a", "b"] {
+            abide.start(shares, ()).id(id).await.unwrap();
+        }
+        lab.sleep(minutes(2)).await;
+        assert_eq!(abide.run(bulky, true).id("c").await.unwrap(), 7);
+        let handle = abide.handle::<()>("a");
+        assert_eq!(handle.status().await.unwrap(), Status::Sleeping);
+        handle.result().await.unwrap();
+    });
 }
 
 /// Such waits do leave memory.

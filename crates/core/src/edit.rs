@@ -57,13 +57,11 @@ impl EditFates {
             | Event::Inherited { .. }
             | Event::CancelRequested { .. }
             | Event::DeadlinePassed { .. } => {}
-            Event::StepRecorded(StepRecord {
-                op,
-                outcome: Outcome::Unrecordable(_),
-                input: Some(input),
-                ..
-            }) => {
-                self.lost_inputs.insert(op.index(), input.clone());
+            Event::StepRecorded(StepRecord { op, outcome: Outcome::Unrecordable(_), input, .. }) => {
+                match input {
+                    Some(input) => self.lost_inputs.insert(op.index(), input.clone()),
+                    None => self.lost_inputs.remove(&op.index()),
+                };
                 self.went_on_at = entry.seq;
             }
             _ => self.went_on_at = entry.seq,

@@ -221,11 +221,12 @@ impl Inner {
         let worker = Worker { name: worker_name.clone(), ability: self.ability(), ttl: *session_ttl };
         let asked_at = self.runtime.rest_moment();
         let registered = self.store.register(worker).await?;
-        self.has_lived(asked_at);
         // An answer to the old session may have come meanwhile.
         let former = self.residents().begin_session(registered.session);
         former.iter().for_each(|mailbox| mailbox.order(Order::Abandon));
         self.session.store(registered.session.0, Ordering::Release);
+        // After the seats of the old session have their orders: they begin nothing more.
+        self.has_lived(asked_at);
         Ok(())
     }
 
@@ -365,7 +366,11 @@ impl Inner {
         let end = panics::caught(running).await;
         let Resident { key, lease, address, mailbox } = resident;
         if !matches!(end, End::Finished(_) | End::Released) {
-            Box::pin(self.await_left_commit((key, lease.epoch), &address)).await;
+            let left = self.left_commits.take((key, lease.epoch));
+            // Any other end loses the lease too.
+            if let (Some(commit), End::Panicked(_)) = (left, &end) {
+                Box::pin(self.await_left_commit(commit, &address)).await;
+            }
         }
         if let End::Unreadable(unreadable) = &end {
             // A shutdown waits until it has left memory.

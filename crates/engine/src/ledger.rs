@@ -428,8 +428,13 @@ impl InFlight {
     /// Waits for the answer to a commit whose driver is gone. Returns the addresses of the
     /// executions that it may have leased to us.
     pub(crate) async fn answered(mut self, engine: &Inner, address: &Address) -> Vec<Address> {
-        // Whatever the answer is: the store's records say what to go on with.
-        let _ = poll_fn(|cx| self.poll(engine, address, cx)).await;
+        // Whatever the answer is: the store's records say what to go on with. An engine that shuts
+        // down goes on with nothing.
+        poll_fn(|cx| match self.pause.is_some() && engine.is_closing() {
+            true => Poll::Ready(()),
+            false => self.poll(engine, address, cx).map(drop),
+        })
+        .await;
         started(&self.commit.changes.outgoing)
     }
 }

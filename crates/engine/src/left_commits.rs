@@ -1,4 +1,4 @@
-//! Commits whose driver is gone, because it panicked.
+//! Commits whose driver is gone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ impl LeftCommits {
         self.lock().insert(under, commit);
     }
 
-    fn take(&self, under: (ExecutionKey, Epoch)) -> Option<InFlight> {
+    pub(crate) fn take(&self, under: (ExecutionKey, Epoch)) -> Option<InFlight> {
         self.lock().remove(&under)
     }
 
@@ -29,13 +29,12 @@ impl LeftCommits {
 }
 
 impl Inner {
-    /// Waits for the commit that a driver has left behind.
+    /// Waits for the commit that a driver has left behind in a panic.
     ///
     /// The next driver may begin under the same lease. From the records before that commit, its own
     /// first commit would have the same name: the store would take it for a repetition, and
     /// acknowledge entries that it has not written.
-    pub(crate) async fn await_left_commit(self: &Arc<Self>, under: (ExecutionKey, Epoch), address: &Address) {
-        let Some(commit) = self.left_commits.take(under) else { return };
+    pub(crate) async fn await_left_commit(self: &Arc<Self>, commit: InFlight, address: &Address) {
         if !planted(Bug::CommitLeftBehind) {
             self.recover_all(commit.answered(self, address).await);
         }

@@ -151,6 +151,10 @@ impl TaskRunner {
 
     fn poll_code(&mut self, cx: &mut Context<'_>) -> Poll<Result<Payload, TaskEnd>> {
         if self.future.is_none() {
+            // The next sign of life wakes it.
+            if !self.seat.engine.is_alive() {
+                return Poll::Pending;
+            }
             // Each failed attempt is an entry: a task that is retried forever stops visibly.
             let is_tried = self.seat.execution().attempt_count() > 0;
             if let Some(reason) = self.seat.over_length().filter(|_| is_tried) {

@@ -86,13 +86,13 @@ impl Runner {
         let mut ring_at = self.next_timeout();
         if !is_running && self.has_nothing_to_start() {
             let is_in_the_way = self.seat.keeps_others_out() && !planted(Bug::IdleSuspectStays);
-            if (self.sleeps_long() && self.may_leave()) || (is_in_the_way && self.stands_still()) {
-                return self.park();
-            }
             let options = &self.seat.engine.options;
             let (publish_at, park_at) =
                 (idle_since.after(options.announce_after), idle_since.after(options.park_after));
-            if park_at <= now && self.may_leave() {
+            let is_to_leave = self.sleeps_long() || park_at <= now;
+            let patience_end = park_at.after(options.foreign_patience);
+            let may_leave = is_to_leave && (patience_end <= now || self.may_leave());
+            if may_leave || (is_in_the_way && self.stands_still()) {
                 return self.park();
             }
             let is_published =
@@ -101,9 +101,9 @@ impl Runner {
                 self.send(Hold::Keep, None);
                 return TurnResult::Progress;
             }
-            // The moment to leave has passed for code that may not.
-            let next = Some(if is_published { park_at } else { publish_at }).filter(|at| *at > now);
-            ring_at = [ring_at, next].into_iter().flatten().min();
+            let park_at = if is_to_leave { patience_end } else { park_at };
+            let next = if is_published { park_at } else { publish_at };
+            ring_at = Some(ring_at.map_or(next, |at| at.min(next)));
         }
         // A due timer that is held back for mail would ring again and again.
         let is_held_back = self.run.stage.active().is_some_and(|active| active.is_held_back);
@@ -120,7 +120,9 @@ impl Runner {
     }
 
     /// Whether nothing is forgotten when the run leaves memory. A timer of another library would
-    /// be: it stays until it wakes the code, which is then blocked with a message that says so.
+    /// be: the run stays until it wakes the code, which is then blocked with a message that says
+    /// so. A lock or channel between two branches of the code looks the same, and is harmless. So
+    /// the run stays only for a while.
     fn may_leave(&mut self) -> bool {
         let Some(active) = self.run.stage.active_mut() else { return true };
         if !active.waker.is_held_elsewhere() || planted(Bug::ForeignForgotten) {
