@@ -36,15 +36,13 @@ impl RootWaker {
     /// Replaces it by another one, and has the workflow polled with that: a future that is still
     /// awaited takes the new waker, and a future that is over, such as a `FuturesUnordered` without
     /// members, keeps the old one. Does nothing if only the last poll can have passed it on.
-    pub(crate) fn renew(&mut self) -> bool {
-        if self.poll_count <= 1 {
-            return false;
+    pub(crate) fn renew(&mut self) {
+        if self.poll_count > 1 {
+            let shared = self.root.0.clone();
+            *self = Self::new(&shared);
+            shared.again.store(true, Ordering::Release);
+            shared.mailbox.task.wake();
         }
-        let shared = self.root.0.clone();
-        *self = Self::new(&shared);
-        shared.again.store(true, Ordering::Release);
-        shared.mailbox.task.wake();
-        true
     }
 
     /// Whether something other than the open operations waits for a chance to wake the workflow.
