@@ -14,7 +14,7 @@ use crate::error::{BatchFailure, Meaning, OpenError};
 use crate::os::Stopwatch;
 use crate::wal::Wal;
 use crate::writer::{Drive, WriteQueue, Writer, run};
-use crate::{Options, SqliteStore, inherited, schema, sql};
+use crate::{Options, SqliteStore, schema, sql};
 
 /// The fate of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,8 @@ pub enum Stepped {
 
 impl SqliteStore {
     /// Opens a database file like [`open`](Self::open), but without threads. `tell` returns the
-    /// elapsed time, which need not be real.
+    /// elapsed time, which need not be real. The log is taken as it is: the power does not fail
+    /// here, and to write it again would wait, in real time, for another simulated writer.
     pub fn stepped(
         path: &Path,
         clock: Arc<dyn Clock>,
@@ -77,7 +78,6 @@ impl SqliteStore {
     ) -> Result<Arc<Self>, OpenError> {
         let path = &schema::resolved(path)?;
         let connection = schema::open_writer(path, &options)?;
-        inherited::settle(&connection.connection, path, &[])?;
         connection.connection.busy_timeout(Duration::ZERO).map_err(|error| schema::explain(path, error))?;
         let wal = Arc::new(Wal::new(path, &options));
         let mut shared = crate::store::shared(Some(path), clock, options);
