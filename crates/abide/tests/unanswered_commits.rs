@@ -389,10 +389,15 @@ fn a_child_that_has_ended_is_not_begun_by_a_late_answer() {
                 let world = world.clone();
                 move |builder: abide::Builder| builder.state(world).session_ttl(ttl)
             };
-            let (_, abide) = lab.worker_with(lives(secs(3))).await.unwrap();
+            let (_, abide) = lab.worker_with(lives(hours(1))).await.unwrap();
             let parent = abide.start(parent_of_one, ()).id("parent").await.unwrap();
             lab.sleep(secs(5)).await;
             assert_eq!(world.run_count.load(Ordering::Relaxed), 0, "nobody knows of the child");
+            // Its worker does not know, and its own clock says that it is alive.
+            let all = abide_store::Workers { namespace: Default::default(), after: None, limit: 9 };
+            let session = lab.store().workers(all).await.unwrap()[0].session;
+            let reason = "gone".to_owned();
+            lab.store().retire(abide_store::Retire { session, reason }).await.unwrap();
             let _other = lab.worker_with(lives(hours(1))).await.unwrap();
             lab.sleep(secs(10)).await;
             assert_eq!(parent.status().await.unwrap(), Status::Completed, "{}", parent.why().await.unwrap());
