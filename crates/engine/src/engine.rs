@@ -367,7 +367,8 @@ impl Inner {
         let Resident { key, lease, address, mailbox } = resident;
         if !matches!(end, End::Finished(_) | End::Released) {
             let left = self.left_commits.take((key, lease.epoch));
-            // Any other end loses the lease too.
+            // After a panic the lease is kept, and the next driver would begin under it while this
+            // commit is under way. Every other end has lost the lease, or its commit was answered.
             if let (Some(commit), End::Panicked(_)) = (left, &end) {
                 Box::pin(self.await_left_commit(commit, &address)).await;
             }
