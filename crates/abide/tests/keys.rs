@@ -403,3 +403,60 @@ fn keys_of_different_types_are_different_keys() {
         assert_eq!(seen, expected);
     });
 }
+
+/// Two keys of the step "pay" whose operations have the same index.
+const ANN: &str = "prkutov6nb81";
+const BOB: &str = "wg5sjoq23rc4";
+
+#[workflow]
+async fn pays_both(ctx: Ctx) -> Result<()> {
+    let pay =
+        |person: &'static str| ctx.step("pay", move || async move { Ok(person.to_owned()) }).key(person);
+    let (ann, bob) = join!(pay(ANN), pay(BOB));
+    assert_eq!((ann?.as_str(), bob?.as_str()), (ANN, BOB));
+    Ok(())
+}
+
+/// Whether the code was changed.
+struct Deployed(Arc<AtomicU32>);
+
+#[workflow]
+async fn pays_one(ctx: Ctx) -> Result<String> {
+    let person = if ctx.state::<Deployed>().0.load(Ordering::Relaxed) == 0 { ANN } else { BOB };
+    let paid = ctx.step("pay", || async move { Ok(person.to_owned()) }).key(person).await?;
+    ctx.recv::<()>("go").await?;
+    Ok(paid)
+}
+
+/// Keys may come from outsiders, who can look for two with the same hash.
+#[test]
+fn p5_keys_with_the_same_hash_are_told() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(pays_both, ()).id("one").await.unwrap();
+        lab.sleep(minutes(1)).await;
+        let why = handle.why().await.unwrap();
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+        assert!(why.contains(ANN) && why.contains(BOB) && why.contains("cannot be told apart"), "{why}");
+    });
+}
+
+#[test]
+fn p1_the_outcome_of_one_key_is_not_delivered_to_another_with_the_same_hash() {
+    Lab::run(1, |lab| async move {
+        let deployed = Arc::new(AtomicU32::new(0));
+        let with = |builder: abide::Builder| builder.state(Deployed(deployed.clone()));
+        let (machine, abide) = lab.worker_with(with).await.unwrap();
+        abide.start(pays_one, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        lab.crash(machine);
+        deployed.store(1, Ordering::Relaxed);
+        let (_, abide) = lab.worker_with(with).await.unwrap();
+        let handle = abide.handle::<String>("one");
+        handle.signal("go", &()).await.unwrap();
+        lab.sleep(minutes(1)).await;
+        let why = handle.why().await.unwrap();
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+        assert!(why.contains(ANN) && why.contains(BOB), "{why}");
+    });
+}

@@ -4,7 +4,7 @@
 /// recorded with it.
 ///
 /// FNV-1a with a final mix. It only has to spread names evenly. It need not withstand an adversary,
-/// because everything found by hash is compared by name.
+/// because an operation that is found by its hash is compared by name before it gets an outcome.
 pub(crate) fn of(bytes: &[u8]) -> u64 {
     Hash::new().with(bytes).finish()
 }

@@ -159,8 +159,8 @@ pub fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
     text.replace('%', "%25").replace('/', "%2F").replace('=', "%3D").into()
 }
 
-/// A 64-bit stand-in for an [`Op`]. An operation that is found by key is compared by name before it
-/// is used.
+/// A 64-bit stand-in for an [`Op`]. Somebody who chooses names or keys can make two of them equal,
+/// so an operation that is found by it is compared by name before it gets an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpIndex(pub(crate) u64);
 

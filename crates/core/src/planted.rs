@@ -299,6 +299,16 @@ bugs! {
     EditForAnyInput = "edit-for-any-input",
     /// After a panic, a driver begins anew while the commit of the last one is under way.
     CommitLeftBehind = "commit-left-behind",
+    /// An execution begins anew when a page of its journal cannot be read at once.
+    ReadNotRepeated = "read-not-repeated",
+    /// A worker whose lock file cannot be made anew ends its own session, and goes on in its name.
+    OwnLockFileMissed = "own-lock-file-missed",
+    /// A session expires while a closure of its own keeps the writer.
+    ExpiredByOwnClosure = "expired-by-own-closure",
+    /// Two operations whose names have the same hash are taken for one.
+    IndexIsIdentity = "index-is-identity",
+    /// An idle worker reads every blocked execution once a minute.
+    BlockedReadOften = "blocked-read-often",
     /// A step begins its next attempt although the session of its worker has expired.
     ExpiredBegins = "expired-begins",
     /// Strict code is blocked by the outcome of a renamed operation that it has given up.

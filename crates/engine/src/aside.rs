@@ -6,7 +6,8 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_store::{Aside, ExecutionKey, Unreadable};
 
-use crate::engine::{Inner, RECOVER_PAUSE};
+use crate::engine::Inner;
+use crate::recover::RECOVER_PAUSE;
 
 /// The least time between two warnings that an execution needs a newer version of abide.
 const NEWER_SAID_PAUSE: Duration = Duration::from_secs(60);

@@ -59,6 +59,9 @@ pub enum End {
     Failed(String),
     /// The driver panicked; usually the destructor of a value of the user's code did.
     Panicked(String),
+    /// Its records could not be read, for no fault that is known of them: it begins anew with the
+    /// journal.
+    NotRead(String),
     /// The lease is lost; its present holder goes on.
     Lost(String),
     /// A record cannot be read: the execution is given up, by its lease, so that this worker does
@@ -78,6 +81,7 @@ impl From<Error> for End {
     fn from(error: Error) -> Self {
         match Unreadable::of(error) {
             Ok(unreadable) => Self::Unreadable(unreadable),
+            Err(error) if error.is_transient() => Self::NotRead(error.to_string()),
             Err(other) => Self::Lost(other.to_string()),
         }
     }

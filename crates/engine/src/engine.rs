@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Ability, Address, Kind, Lease, LeaseRow, SessionId, Timestamp};
-use abide_store::{
-    Aside, Error, ExecutionKey, Leased, Read, Retire, Snapshot, Store, Target, Unreadable, Worker,
-};
+use abide_store::{Aside, Error, ExecutionKey, Leased, Retire, Store, Worker};
 use tokio::sync::Notify;
 
 use crate::caretaker::Caretaker;
@@ -20,9 +18,10 @@ use crate::lifetime::Lifetime;
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
 use crate::quarantine::{Admission, give_back};
+use crate::recover::RECOVER_PAUSE;
 use crate::registry::Registry;
 use crate::request::{Request, Requests};
-use crate::residents::{Entered, Residents, Source};
+use crate::residents::{Departure, Entered, Residents, Source};
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
 use crate::watch::{Watchers, Whereabouts};
@@ -87,9 +86,6 @@ struct Resident {
     address: Address,
     mailbox: Arc<Mailbox>,
 }
-
-/// How long to wait before a lost execution is looked at.
-pub(crate) const RECOVER_PAUSE: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// Registers a session and begins to work.
@@ -290,7 +286,7 @@ impl Inner {
         leased.into_iter().for_each(|leased| self.take_in(leased, Source::Told));
     }
 
-    fn take_in(self: &Arc<Self>, leased: Leased, source: Source) {
+    pub(crate) fn take_in(self: &Arc<Self>, leased: Leased, source: Source) {
         let key = leased.key;
         let suspicion = self.suspicion(&leased);
         let mailbox = Arc::new(Mailbox::default());
@@ -346,7 +342,7 @@ impl Inner {
         leased.into_iter().for_each(|leased| self.take_care(leased, Source::Told));
     }
 
-    fn take_care(self: &Arc<Self>, leased: Leased, source: Source) {
+    pub(crate) fn take_care(self: &Arc<Self>, leased: Leased, source: Source) {
         let (key, lease, address) = (leased.key, leased.lease, leased.address().clone());
         let mailbox = Arc::new(Mailbox::default());
         let Some(former) = self.residents().replace(&leased, &mailbox, source) else { return };
@@ -367,9 +363,9 @@ impl Inner {
         let Resident { key, lease, address, mailbox } = resident;
         if !matches!(end, End::Finished(_) | End::Released) {
             let left = self.left_commits.take((key, lease.epoch));
-            // After a panic the lease is kept, and the next driver would begin under it while this
-            // commit is under way. Every other end has lost the lease, or its commit was answered.
-            if let (Some(commit), End::Panicked(_)) = (left, &end) {
+            // An abandoned lease is over: nobody begins anew under it, and its next holder need not
+            // wait for a store that does not answer.
+            if let Some(commit) = left.filter(|_| !mailbox.is_abandoned()) {
                 Box::pin(self.await_left_commit(commit, &address)).await;
             }
         }
@@ -379,12 +375,13 @@ impl Inner {
         }
         let (is_last, is_wanted, was_full) = {
             let mut residents = self.residents();
-            if residents.leave(key, &mailbox) {
+            let departure = residents.leave(key, &mailbox);
+            if departure != Departure::OfAnother {
                 self.resident_count.fetch_sub(1, Ordering::Relaxed);
             }
             let is_last = residents.count() == 0;
             let is_over = matches!(end, End::Finished(_) | End::Released);
-            let may_be_ours = residents.is_leased_again(key) || !is_over;
+            let may_be_ours = departure == Departure::LeasedAgain || !is_over;
             // From now on no other task looks for it, not even during the pause.
             let is_wanted = may_be_ours && residents.want(key);
             let was_full = std::mem::take(&mut residents.is_full);
@@ -403,7 +400,7 @@ impl Inner {
         if !matches!(end, End::Finished(_)) {
             self.watchers.look(&address.id, Whereabouts::Here);
         }
-        if !matches!(end, End::Failed(_) | End::Panicked(_)) {
+        if !matches!(end, End::Failed(_) | End::NotRead(_) | End::Panicked(_)) {
             self.failures.forget(key);
         }
         let pause = match end {
@@ -431,6 +428,10 @@ impl Inner {
                 tracing::error!(%address, why, "a commit failed for good");
                 self.failures.count(key, Failing::Commit, why)
             }
+            End::NotRead(why) => {
+                tracing::error!(%address, why, "an execution begins anew because its records could not be read");
+                self.failures.count(key, Failing::Read, why)
+            }
             End::Panicked(_) if planted(Bug::PanicsUncounted) => RECOVER_PAUSE,
             End::Panicked(why) => {
                 tracing::error!(%address, why, "the driver of an execution panicked");
@@ -442,92 +443,6 @@ impl Inner {
                 RECOVER_PAUSE
             }
             End::Finished(_) | End::Released | End::Unreadable(_) => RECOVER_PAUSE,
-        }
-    }
-
-    /// Looks after executions that a request with a lost answer may have leased to us.
-    pub(crate) fn recover_all(self: &Arc<Self>, addresses: Vec<Address>) {
-        for address in addresses {
-            let engine = self.clone();
-            self.runtime.spawn(Box::pin(async move {
-                let (session, found) = (engine.session(), engine.held_by_us(Target::Address(address)).await);
-                if let Ok(Some(found)) = found {
-                    engine.recover(found.key, Some(Lease { session, epoch: found.lease.epoch })).await;
-                }
-            }));
-        }
-    }
-
-    /// Goes on from the records of an execution that is not resident, if it is leased to us.
-    ///
-    /// The store's answer counts only if the execution was not resident before the question, and
-    /// has not become so since: otherwise it could name a lease that was returned meanwhile. An
-    /// execution that cannot be read is set aside, if the lease is known under which it may be
-    /// ours.
-    pub(crate) async fn recover(self: &Arc<Self>, key: ExecutionKey, lease: Option<Lease>) {
-        if self.residents().want(key) {
-            self.recover_after((key, lease), None).await;
-        }
-    }
-
-    /// Does the same for an execution that is already wanted.
-    async fn recover_after(
-        self: &Arc<Self>,
-        (key, lease): (ExecutionKey, Option<Lease>),
-        pause: Option<Duration>,
-    ) {
-        if let Some(pause) = pause {
-            self.runtime.sleep(pause).await;
-        }
-        match self.held_by_us(Target::Key(key)).await {
-            Ok(found) => match found.and_then(|found| leased_to(self.session(), found)) {
-                Some(leased) => self.take_back(leased),
-                // Not ours: its count of failures would not be read again.
-                None => self.failures.forget(key),
-            },
-            Err(unreadable) => {
-                self.failures.forget(key);
-                match lease {
-                    Some(lease) => self.set_aside(Aside { key, lease, unreadable }).await,
-                    // The heartbeat finds a lease without a resident, and knows which one it is.
-                    None => tracing::error!(execution = key.0, ?unreadable, "an execution cannot be read"),
-                }
-            }
-        }
-        self.residents().forget(key);
-    }
-
-    /// Returns the records of an execution that our live session holds, or why they are unreadable.
-    async fn held_by_us(self: &Arc<Self>, target: Target) -> Result<Option<Snapshot>, Unreadable> {
-        while !self.is_closing() {
-            let read = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
-            match self.store.read(read).await {
-                Ok(Some(found)) if found.lease.session == Some(self.session()) => {
-                    // A dead session has nothing to recover; a new one takes its place.
-                    match heartbeat::keep_alive(self).await {
-                        Ok(()) => return Ok(Some(found)),
-                        Err(error) => tracing::debug!(%error, "the session cannot be asked after"),
-                    }
-                }
-                Ok(_) => return Ok(None),
-                Err(error) if error.is_transient() => {}
-                Err(error) => {
-                    let error = Unreadable::of(error).map_or_else(Ok, Err)?;
-                    tracing::error!(%error, ?target, "an execution cannot be read");
-                    return Ok(None);
-                }
-            }
-            self.runtime.sleep(RECOVER_PAUSE).await;
-        }
-        Ok(None)
-    }
-
-    /// Goes on with a lost execution: by its code, or as its caretaker if we do not serve it.
-    fn take_back(self: &Arc<Self>, leased: Leased) {
-        if self.ability().serves(&leased.execution.route()) {
-            self.take_in(leased, Source::Recovered);
-        } else {
-            self.take_care(leased, Source::Recovered);
         }
     }
 
@@ -578,22 +493,4 @@ impl Inner {
     pub(crate) fn residents(&self) -> MutexGuard<'_, Residents> {
         self.residents.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns the lease in a snapshot, if the execution is leased to `session`.
-fn leased_to(session: SessionId, snapshot: Snapshot) -> Option<Leased> {
-    (snapshot.lease.session == Some(session)).then_some(Leased {
-        key: snapshot.key,
-        lease: Lease { session, epoch: snapshot.lease.epoch },
-        version: snapshot.lease.version,
-        takeover_count: snapshot.takeover_count,
-        suspicion: snapshot.summary.suspicion,
-        unclaimed: snapshot.summary.unclaimed,
-        // A lease that was lost with its answer may have called the code before.
-        is_first: false,
-        execution: snapshot.execution,
-        journal: snapshot.journal,
-        first: None,
-        inbox: snapshot.inbox,
-    })
 }

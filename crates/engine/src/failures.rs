@@ -1,8 +1,8 @@
-//! Commits that a store will never take, and drivers that panic.
+//! Commits that a store will never take, records that it cannot read, and drivers that panic.
 //!
-//! An unrecorded step runs again, and meets the same refusal or panic again: without a bound it
-//! would run forever. Such an execution is blocked instead, with the error of the store or the
-//! panic as the reason.
+//! An unrecorded step runs again, and meets the same error or panic again: without a bound it would
+//! run forever. Such an execution is blocked instead, with the error of the store or the panic as
+//! the reason.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::driver::End;
 use crate::engine::Inner;
 use crate::ledger::Ledger;
 
-/// The executions whose last commit failed for good, or whose driver panicked.
+/// The executions that had to begin anew for such a reason.
 #[derive(Default)]
 pub(crate) struct Failures {
     /// Whether there are any: a fast check for the many executions that never fail.
@@ -29,6 +29,7 @@ pub(crate) struct Failures {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failing {
     Commit,
+    Read,
     Driver,
 }
 
@@ -89,6 +90,7 @@ impl Failures {
         let Failed { count, failing, why, .. } = failed;
         let what = match failing {
             Failing::Commit => "the store refused a commit",
+            Failing::Read => "its records could not be read",
             Failing::Driver => "its driver panicked",
         };
         (*count >= count_max && !planted(Bug::FailuresUnbounded))

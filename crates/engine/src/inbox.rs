@@ -12,13 +12,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Body, Epoch, Execution, Message, MessageId};
-use abide_store::{Answer, Error, ExecutionKey, InboxCursor, InboxPage, InboxRead, Store};
+use abide_store::{Error, ExecutionKey, InboxCursor, InboxPage, InboxRead, Store};
 
-use crate::runtime::{BoxFuture, Runtime};
+use crate::reading::Reading;
+use crate::runtime::Runtime;
 
 /// News of its mail for an execution in memory.
 #[derive(Clone, Debug)]
@@ -36,9 +36,6 @@ const ARRIVAL_COUNT_MAX: usize = 1_024;
 
 /// The most bytes that the messages among them carry, unless a single one carries more.
 const ARRIVAL_BYTES_MAX: usize = 1 << 20;
-
-/// How long to wait before an inbox that could not be read is read again.
-const READ_PAUSE: Duration = Duration::from_millis(100);
 
 /// The news for an execution until it listens. Many arrivals, or large ones, become one that has
 /// the inbox read.
@@ -114,7 +111,7 @@ pub(crate) struct Inbox {
     /// How many bytes of their contents are kept, and how many may be.
     kept_bytes: usize,
     kept_bytes_max: usize,
-    reading: Option<Reading>,
+    reading: Option<PageReading>,
     /// Where the last page that was read begins.
     last_page: Left,
     /// Whether a message came whose predecessor is unknown.
@@ -143,43 +140,18 @@ enum Look {
 }
 
 /// A page on its way.
-struct Reading {
-    read: InboxRead,
-    answer: Answer<InboxPage>,
-    pause: Option<BoxFuture<()>>,
-}
+type PageReading = Reading<InboxRead, InboxPage>;
 
 /// The search for one message.
 struct Fetching {
     id: MessageId,
-    reading: Reading,
+    reading: PageReading,
     /// Whether it began at the beginning of the inbox, not where the message was expected.
     is_from_beginning: bool,
 }
 
-impl Reading {
-    fn new(store: &dyn Store, read: InboxRead) -> Self {
-        Self { read, answer: store.inbox(read), pause: None }
-    }
-
-    /// Returns the page, which is requested until the store returns it.
-    fn poll(
-        &mut self,
-        store: &dyn Store,
-        runtime: &dyn Runtime,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<InboxPage, Error>> {
-        loop {
-            if let Some(pause) = &mut self.pause {
-                std::task::ready!(pause.as_mut().poll(cx));
-                *self = Self::new(store, self.read);
-            }
-            match std::task::ready!(self.answer.as_mut().poll(cx)) {
-                Err(error) if error.is_transient() => self.pause = Some(runtime.sleep(READ_PAUSE)),
-                answer => return Poll::Ready(answer),
-            }
-        }
-    }
+fn page_reading(store: &dyn Store, read: InboxRead) -> PageReading {
+    Reading::new(store, read, |store, read| store.inbox(read))
 }
 
 impl Inbox {
@@ -258,7 +230,7 @@ impl Inbox {
         }
         if self.fetching.is_none() {
             let read = InboxRead { after: left.0, ..InboxRead::first(self.key) };
-            let reading = Reading::new(&*self.store, read);
+            let reading = page_reading(&*self.store, read);
             self.fetching = Some(Fetching { id: id.clone(), reading, is_from_beginning: left.0.is_none() });
             self.is_unasked = true;
         }
@@ -348,7 +320,7 @@ impl Inbox {
             match reading.poll(&*self.store, &*self.runtime, cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(page) => {
-                    let begins = Left(reading.read.after);
+                    let begins = Left(reading.request().after);
                     self.reading = None;
                     self.take(page?, begins);
                     // A page that was on its way when the look was requested is older than the
@@ -389,7 +361,7 @@ impl Inbox {
                 }
             };
             let read = InboxRead { after, ..InboxRead::first(self.key) };
-            fetching.reading = Reading::new(&*self.store, read);
+            fetching.reading = page_reading(&*self.store, read);
         }
         Ok(())
     }
@@ -403,7 +375,7 @@ impl Inbox {
     }
 
     fn read(&mut self, read: InboxRead) {
-        self.reading = Some(Reading::new(&*self.store, read));
+        self.reading = Some(page_reading(&*self.store, read));
     }
 
     fn take(&mut self, page: InboxPage, begins: Left) {
@@ -443,7 +415,7 @@ mod tests {
     use abide_core::{Address, Body, Bounds, By, ExecutionId, Name, Namespace, Payload};
     use abide_store::faults::{Fault, FaultyStore};
     use abide_store::memory::MemoryStore;
-    use abide_store::{Submit, View};
+    use abide_store::{Answer, Submit, View};
     use std::task::Waker;
 
     fn name(text: &str) -> Name {

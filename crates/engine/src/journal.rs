@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use abide_core::{Entry, Execution, Refusal};
-use abide_store::{Answer, Error, ExecutionKey, Read, Record, Snapshot, Store, Target};
+use abide_store::{Error, ExecutionKey, Read, Record, Snapshot, Store, Target};
 
 use crate::driver::Opening;
+use crate::reading::Reading;
+use crate::runtime::Runtime;
 
 /// The entries that were recorded before this replay began. Holds at most about two pages of them.
 pub(crate) struct Journal {
     store: Arc<dyn Store>,
+    runtime: Arc<dyn Runtime>,
     key: ExecutionKey,
     run: u32,
     end: u64,
@@ -19,12 +22,13 @@ pub(crate) struct Journal {
     first: u64,
     /// The first entry, if it came decoded.
     begin: Option<Box<Entry>>,
-    loading: Option<(u64, Answer<Option<Snapshot>>)>,
+    loading: Option<Reading<Read, Option<Snapshot>>>,
 }
 
 /// The store and the execution of a journal.
 pub(crate) struct JournalOf<'a> {
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) key: ExecutionKey,
     pub(crate) execution: &'a Execution,
 }
@@ -35,9 +39,10 @@ const PAGE_ENTRY_COUNT: usize = 1_024;
 impl Journal {
     /// Makes the journal of an execution whose first page is at hand.
     pub(crate) fn new(of: JournalOf<'_>, opening: Opening) -> Self {
-        let JournalOf { store, key, execution } = of;
+        let JournalOf { store, runtime, key, execution } = of;
         Self {
             store,
+            runtime,
             key,
             run: execution.run(),
             end: execution.entry_count(),
@@ -75,7 +80,7 @@ impl Journal {
                 self.advance(seq);
                 return Poll::Ready(entry);
             }
-            if !matches!(&self.loading, Some((from, _)) if *from == seq) {
+            if !self.loading.as_ref().is_some_and(|loading| loading.request().from == seq) {
                 self.load(seq);
             }
             std::task::ready!(self.poll_load(cx))?;
@@ -104,13 +109,13 @@ impl Journal {
     fn load(&mut self, from: u64) {
         let target = Target::Key(self.key);
         let read = Read { target, run: None, from, limit: PAGE_ENTRY_COUNT, with_inbox: false };
-        self.loading = Some((from, self.store.read(read)));
+        self.loading = Some(Reading::new(&*self.store, read, |store, read| store.read(read)));
     }
 
     fn poll_load(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let Some((from, answer)) = &mut self.loading else { return Poll::Ready(Ok(())) };
-        let snapshot = std::task::ready!(answer.as_mut().poll(cx));
-        let from = *from;
+        let Some(loading) = &mut self.loading else { return Poll::Ready(Ok(())) };
+        let snapshot = std::task::ready!(loading.poll(&*self.store, &*self.runtime, cx));
+        let from = loading.request().from;
         self.loading = None;
         let snapshot = snapshot?;
         // Another worker has the lease and is further. The entries of two runs must not be mixed.
@@ -143,7 +148,9 @@ mod tests {
         Op, OpKind, Outcome, Payload, StepRecord, Timestamp, codec,
     };
     use abide_store::memory::MemoryStore;
-    use abide_store::{Changes, Clock, Commit, CommitOutcome, Hold, Leased, Submit, Submitted, View, Worker};
+    use abide_store::{
+        Answer, Changes, Clock, Commit, CommitOutcome, Hold, Leased, Submit, Submitted, View, Worker,
+    };
 
     use super::*;
 
@@ -241,7 +248,8 @@ mod tests {
         let mut leased = born(&store);
         commit(&store, &mut leased, steps(300));
         let opening = Opening { journal: store_page(&store, leased.key), first: None };
-        let of = JournalOf { store: store.clone(), key: leased.key, execution: &leased.execution };
+        let runtime = crate::sim::Sim::new(1).process(1);
+        let of = JournalOf { store: store.clone(), runtime, key: leased.key, execution: &leased.execution };
         let mut journal = Journal::new(of, opening);
         let cx = &mut Context::from_waker(Waker::noop());
         assert!(matches!(journal.poll_entry(2, cx), Poll::Ready(Ok(entry)) if entry.seq == 2));

@@ -29,7 +29,8 @@ impl LeftCommits {
 }
 
 impl Inner {
-    /// Waits for the commit that a driver has left behind in a panic.
+    /// Waits for the commit that a driver has left behind, in a panic or because it could not read
+    /// its records.
     ///
     /// The next driver may begin under the same lease. From the records before that commit, its own
     /// first commit would have the same name: the store would take it for a repetition, and

@@ -14,8 +14,8 @@ use crate::runtime::Moment;
 /// The store alone decides who may write. But a process that was stopped for longer than its
 /// session lives does not know yet that others have gone on with its executions, and would begin a
 /// step that they have recorded. So no closure begins before the next sign of life is answered.
-/// A process that is stopped between this question and the first effect of a closure is beyond
-/// help.
+/// This does not help a process that is stopped between the check and the first effect of the
+/// closure.
 #[derive(Default)]
 pub(crate) struct Lifetime(AtomicU64);
 
@@ -30,11 +30,11 @@ impl Inner {
     /// lives for its time from then on, and perhaps longer.
     pub(crate) fn has_lived(&self, asked_at: Moment) {
         let until = asked_at.after(self.options.session_ttl).since(Moment::new(Duration::ZERO));
-        let was_alive = self.is_alive();
         let micros = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
-        self.lifetime.0.fetch_max(micros, Ordering::AcqRel);
-        if !was_alive {
-            // Closures may wait for this.
+        let before = Duration::from_micros(self.lifetime.0.fetch_max(micros, Ordering::AcqRel));
+        // The clock is read after that. Closures that wait because the life was over have read an
+        // earlier time, which was too late for them, so this one is too.
+        if self.runtime.rest_moment() >= Moment::new(before) {
             self.order_all(Order::Run);
         }
     }

@@ -72,6 +72,11 @@ impl Mailbox {
         self.put(|mail| mail.is_doubted = true);
     }
 
+    /// Whether the lease was given up.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.lock().order == Order::Abandon
+    }
+
     /// Ends the time that a suspect has alone.
     pub(crate) fn join(&self) {
         self.put(|mail| mail.is_to_be_joined = true);

@@ -103,6 +103,16 @@ pub(crate) enum Entered {
     Taken(Arc<Mailbox>),
 }
 
+/// The state of a place after a seat has left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    /// Another seat has the place, and will see to everything that concerns it.
+    OfAnother,
+    Vacant,
+    /// The execution was leased to this session anew while the seat was taken.
+    LeasedAgain,
+}
+
 impl Residents {
     /// Begins a session, which holds nothing yet. Returns the mailboxes of seats under an older
     /// session, whose leases are over.
@@ -185,27 +195,24 @@ impl Residents {
         })
     }
 
-    /// Removes the seat with this mailbox from memory. Returns `false` if another seat has the
-    /// place.
-    pub(crate) fn leave(&mut self, key: ExecutionKey, mailbox: &Arc<Mailbox>) -> bool {
+    /// Removes the seat with this mailbox from memory.
+    pub(crate) fn leave(&mut self, key: ExecutionKey, mailbox: &Arc<Mailbox>) -> Departure {
         if !self.seats.get(&key).is_some_and(|known| Arc::ptr_eq(&known.mailbox, mailbox)) {
-            return false;
+            return Departure::OfAnother;
         }
         if let Some(former) = self.seats.remove(&key) {
             self.uncount(key, &former);
         }
-        true
+        match !self.again.is_empty() && self.again.remove(&key) {
+            true => Departure::LeasedAgain,
+            false => Departure::Vacant,
+        }
     }
 
     fn uncount(&mut self, key: ExecutionKey, former: &Resident) {
         if former.lease.session == self.session {
             self.tally.end(key.0, former.lease.epoch, former.given_beat);
         }
-    }
-
-    /// Whether an execution was leased to this session anew while it was in memory.
-    pub(crate) fn is_leased_again(&mut self, key: ExecutionKey) -> bool {
-        !self.again.is_empty() && self.again.remove(&key)
     }
 
     /// Records that the engine looks whether an execution is leased to this session. Returns
@@ -328,8 +335,7 @@ mod tests {
         let (mailbox, entered) = enter(&mut residents, 3, Source::Recovered);
         assert_eq!(entered, "seated");
         assert_eq!(enter(&mut residents, 3, Source::Told).1, "known", "it sits");
-        assert!(!residents.is_leased_again(KEY));
-        assert!(residents.leave(KEY, &mailbox));
+        assert_eq!(residents.leave(KEY, &mailbox), Departure::Vacant);
         assert_eq!(enter(&mut residents, 3, Source::Told).1, "known", "it sat");
         assert_eq!(enter(&mut residents, 4, Source::Told).1, "seated", "the next lease is another");
     }
@@ -359,7 +365,7 @@ mod tests {
         let (mailbox, entered) = enter(&mut residents, 3, Source::Told);
         assert_eq!(entered, "seated");
         assert!(!residents.want(KEY), "it has its seat");
-        assert!(residents.leave(KEY, &mailbox));
+        assert_eq!(residents.leave(KEY, &mailbox), Departure::Vacant);
         assert_eq!(enter(&mut residents, 3, Source::Recovered).1, "known");
     }
 
@@ -370,7 +376,7 @@ mod tests {
         assert_eq!(entered, "seated", "its session is not known to be gone");
         let told = residents.begin_session(SessionId(2));
         assert!(told.len() == 1 && Arc::ptr_eq(&told[0], &mailbox));
-        assert!(residents.leave(KEY, &mailbox));
+        assert_eq!(residents.leave(KEY, &mailbox), Departure::Vacant);
         assert_eq!(enter(&mut residents, 4, Source::Told).1, "known", "it is a lease of the old session");
         assert!(residents.replace(&leased(4), &Arc::default(), Source::Told).is_none());
         assert!(residents.begin_session(SessionId(2)).is_empty());
@@ -403,8 +409,18 @@ mod tests {
         let (mailbox, _) = enter(&mut residents, 3, Source::Told);
         assert_eq!(enter(&mut residents, 2, Source::Told).1, "known", "an older one is over");
         assert_eq!(enter(&mut residents, 4, Source::Told).1, "taken");
-        assert!(residents.leave(KEY, &mailbox));
-        assert!(residents.is_leased_again(KEY));
+        assert_eq!(residents.leave(KEY, &mailbox), Departure::LeasedAgain);
+    }
+
+    #[test]
+    fn a_seat_that_was_replaced_does_not_see_to_the_next_lease() {
+        let mut residents = residents();
+        let (mailbox, _) = enter(&mut residents, 3, Source::Told);
+        let caretaker = Arc::default();
+        assert!(residents.replace(&leased(4), &caretaker, Source::Told).unwrap().is_some());
+        assert_eq!(enter(&mut residents, 5, Source::Told).1, "taken");
+        assert_eq!(residents.leave(KEY, &mailbox), Departure::OfAnother);
+        assert_eq!(residents.leave(KEY, &caretaker), Departure::LeasedAgain);
     }
 
     #[test]
@@ -423,7 +439,7 @@ mod tests {
         let caretaker = Arc::default();
         assert!(residents.replace(&leased(3), &caretaker, Source::Told).is_none());
         assert!(residents.replace(&leased(4), &caretaker, Source::Told).unwrap().is_some());
-        assert!(!residents.leave(KEY, &mailbox), "the place is the caretaker's");
+        assert_eq!(residents.leave(KEY, &mailbox), Departure::OfAnother, "the place is the caretaker's");
         assert!(residents.under(KEY, leased(4).lease).is_some());
     }
 
@@ -439,8 +455,8 @@ mod tests {
         assert_eq!(residents.beat().1, Digest::default());
         assert_eq!(residents.beat().1, of(4));
         residents.begin_session(SessionId(2));
-        assert!(!residents.leave(KEY, &mailbox));
-        assert!(residents.leave(KEY, &caretaker));
+        assert_eq!(residents.leave(KEY, &mailbox), Departure::OfAnother);
+        assert_eq!(residents.leave(KEY, &caretaker), Departure::Vacant);
         assert_eq!(residents.beat(), (SessionId(2), Digest::default()));
         assert_eq!(residents.beat().1, Digest::default());
     }

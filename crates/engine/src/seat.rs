@@ -119,7 +119,8 @@ impl Seat {
 
     /// Returns the store and the execution of its journal.
     pub(crate) fn journal_of(&self) -> JournalOf<'_> {
-        JournalOf { store: self.engine.store.clone(), key: self.key(), execution: self.execution() }
+        let (store, runtime) = (self.engine.store.clone(), self.engine.runtime.clone());
+        JournalOf { store, runtime, key: self.key(), execution: self.execution() }
     }
 
     /// Returns the store's number for the execution.

@@ -13,7 +13,7 @@ use abide_core::{
     Address, Block, Body, Command, Event, Kind, Message, MessageId, Name, Namespace, Payload, Start, Status,
     TreeOrder,
 };
-use abide_store::{Hold, List, ListCursor, Listing, ParentRun};
+use abide_store::{Error, Hold, List, ListCursor, Listing, ParentRun};
 
 use crate::driver::{Driver, End, Opening};
 use crate::mailbox::Order;
@@ -71,7 +71,8 @@ impl Teller {
                 return self.commit(Hold::Yield, Some(End::Released)).await.unwrap_or(End::Released);
             }
             let page = match self.children(&order).await {
-                Ok(page) => page,
+                Ok(Some(page)) => page,
+                Ok(None) => continue,
                 Err(end) => return end,
             };
             for child in page.items {
@@ -87,8 +88,9 @@ impl Teller {
         }
     }
 
-    /// Returns the next children that have not ended.
-    async fn children(&mut self, order: &TreeOrder) -> Result<Listing, End> {
+    /// Returns the next children that have not ended. Returns `None` after a pause, if the store
+    /// cannot list them now.
+    async fn children(&mut self, order: &TreeOrder) -> Result<Option<Listing>, End> {
         let open = Status::ALL.into_iter().filter(|status| !status.is_terminal());
         let list = List {
             statuses: open.collect(),
@@ -96,12 +98,15 @@ impl Teller {
             after: self.after,
             ..List::of(self.seat.execution().address().namespace.clone(), TOLD_COUNT_MAX)
         };
-        loop {
-            match self.seat.engine.store.list(list.clone()).await {
-                Ok(page) => return Ok(page),
-                Err(error) if error.is_transient() => self.seat.engine.runtime.sleep(PAUSE).await,
-                Err(error) => return Err(End::Lost(error.to_string())),
+        match self.seat.engine.store.list(list).await {
+            Ok(page) => Ok(Some(page)),
+            Err(error) if error.is_transient() => {
+                self.seat.engine.runtime.sleep(PAUSE).await;
+                // An order to leave may have come meanwhile.
+                self.committed().await.map_or(Ok(None), Err)
             }
+            Err(Error::Closed) => Err(End::Lost(Error::Closed.to_string())),
+            Err(error) => Err(End::NotRead(error.to_string())),
         }
     }
 

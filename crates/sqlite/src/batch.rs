@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{SessionId, Timestamp};
 use abide_store::Clock;
 use rusqlite::{CachedStatement, Connection};
@@ -53,6 +54,12 @@ impl Shared {
     /// Whether the process of a session that has not ended is certainly gone.
     pub(crate) fn is_gone(&self, session: SessionId) -> bool {
         let Some(path) = &self.path else { return false };
+        // Its process is this one. Whatever became of its file, this store must not end the session
+        // on whose behalf it writes.
+        let is_own = self.locks.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&session);
+        if is_own && !planted(Bug::OwnLockFileMissed) {
+            return false;
+        }
         let sign = lockfile::look(path, session);
         let mut absences = self.absences.lock().unwrap_or_else(PoisonError::into_inner);
         absences.is_gone(session, sign, self.stopwatch.now())

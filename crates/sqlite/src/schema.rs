@@ -169,7 +169,18 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
     }
     let name = path.file_name().ok_or_else(|| OpenError::IsFolder(path.to_owned()))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(folder.canonicalize().map_err(unusable)?.join(name))
+    let folder = folder.canonicalize().map_err(unusable)?;
+    // SQLite creates the file that a link leads to. A link to itself leads nowhere, but then its
+    // metadata say so.
+    match std::fs::read_link(path) {
+        Ok(target) if !is_loop(path) => resolved(&folder.join(target)),
+        _ => Ok(folder.join(name)),
+    }
+}
+
+/// Whether the links at this path lead back to it.
+fn is_loop(path: &Path) -> bool {
+    std::fs::metadata(path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
 }
 
 pub(crate) fn check_path(path: &Path) -> Result<(), OpenError> {

@@ -50,14 +50,14 @@ pub(crate) const SAVEPOINT_ROLLBACK: &str = "ROLLBACK TO abide_operation -- abid
 pub(crate) const REMAKE: &str = "SAVEPOINT abide_remake -- abide";
 pub(crate) const REMAKE_RELEASE: &str = "RELEASE abide_remake -- abide";
 pub(crate) const REMAKE_ROLLBACK: &str = "ROLLBACK TO abide_remake; RELEASE abide_remake -- abide";
-/// Objects with a name of abide's own, and objects that lead to a table of abide's. A view or
-/// trigger is recognized by its text, in which the name of such a table may also mean something
-/// else: a user who meets that can rename it.
+/// Objects with a name of abide's own, and objects that lead to a table of abide's. A view, a
+/// trigger or a virtual table is recognized by its text, in which the name of such a table may also
+/// mean something else: a user who meets that can rename it.
 pub(crate) const OWN_NAME_COUNT: &str = "
 SELECT COUNT(*)
 FROM sqlite_schema AS one
 WHERE one.name LIKE 'abide!_%' ESCAPE '!'
-    OR one.type IN ('view', 'trigger') AND EXISTS (
+    OR (one.type IN ('view', 'trigger') OR one.sql LIKE 'CREATE VIRTUAL TABLE %') AND EXISTS (
         SELECT 1
         FROM sqlite_schema AS own
         WHERE own.type = 'table' AND own.name LIKE 'abide!_%' ESCAPE '!' AND INSTR(LOWER(one.sql), own.name)

@@ -47,7 +47,10 @@ pub(crate) fn authorize(rules: &Rules, context: &AuthContext<'_>) -> Authorizati
 /// Whether an action may use a name, or lead to a table, of which an authorizer does not hear.
 fn is_reshaping(action: &AuthAction<'_>) -> bool {
     use AuthAction as A;
-    let is_created = matches!(action, A::CreateTable { .. } | A::CreateTrigger { .. } | A::CreateView { .. });
+    let is_created = matches!(
+        action,
+        A::CreateTable { .. } | A::CreateTrigger { .. } | A::CreateView { .. } | A::CreateVtable { .. }
+    );
     matches!(action, A::AlterTable { .. }) || is_created && !planted(Bug::ClosureNamesOwnTables)
 }
 
@@ -168,7 +171,7 @@ pub(crate) fn run(
 }
 
 pub(crate) const ENDED: &str = "a statement of the transaction step ended the transaction";
-const TAKEN: &str = "the transaction step gave something a name that begins with \"abide_\", or made a view, a trigger or a foreign key that names a table of abide's";
+const TAKEN: &str = "the transaction step gave something a name that begins with \"abide_\", or made a view, a trigger, a virtual table or a foreign key that names a table of abide's";
 
 /// Blames the closure itself: it would do the same if it ran again.
 pub(crate) fn broken(complaint: impl Into<String>) -> Stop {

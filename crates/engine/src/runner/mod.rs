@@ -364,6 +364,9 @@ impl Runner {
     fn deliver(&mut self, entry: &Entry, fate: Option<EditFate>) -> bool {
         let Some(op) = entry.event.op() else { return false };
         let Some(active) = self.run.stage.active_mut() else { return false };
+        if let Some(found) = active.stranger_to(op) {
+            return self.block(Block::Mismatch { expected: op.to_string(), found });
+        }
         let Some(id) = active.close(op.index()) else { return false };
         for queue in [&mut active.unsettled, &mut active.unstarted] {
             queue.pop_front_if(|front| *front == id);

@@ -225,6 +225,15 @@ impl Active {
         state.slots.get(&id).is_some_and(|slot| matches!(slot.state, OpState::Waiting))
     }
 
+    /// Returns the open operation that is found in the place of another one, because the two have
+    /// the same [index](Op::index): an index is a hash. Nothing of the one may reach the other.
+    pub(super) fn stranger_to(&self, op: &Op) -> Option<String> {
+        let state = self.board.0.lock();
+        let slot = state.slots.get(self.slots.get(&op.index())?)?;
+        let is_known = slot.names().any(|name| name == op) || planted(Bug::IndexIsIdentity);
+        (!is_known).then(|| format!("{} (at {})", slot.op, slot.site))
+    }
+
     /// Closes an open operation, and returns its slot.
     pub(super) fn close(&mut self, key: OpIndex) -> Option<u64> {
         self.result_waits.remove(&key);
@@ -294,11 +303,19 @@ impl Active {
     /// Announces to the cursor the operations that the code opened or gave up.
     pub(super) fn take_in(&mut self, cursor: &mut Cursor) {
         let mut state = self.board.0.lock();
-        let BoardState { opened, slots, .. } = &mut *state;
+        let BoardState { opened, slots, block, .. } = &mut *state;
         for id in opened.drain(..) {
             let Some(slot) = slots.get(&id) else { continue };
             let key = slot.op.index();
-            self.slots.insert(key, id);
+            let before = self.slots.insert(key, id).filter(|_| !planted(Bug::IndexIsIdentity));
+            if let Some(before) = before.and_then(|before| slots.get(&before)) {
+                let reason = format!(
+                    "{} (at {}) and {} (at {}) cannot be told apart: their names have the same hash; \
+                     give one of them another name or key",
+                    before.op, before.site, slot.op, slot.site
+                );
+                block.get_or_insert(Block::Limit { reason });
+            }
             match slot.others.is_empty() {
                 true => cursor.open(key),
                 false => cursor.open_renamed(key, &slot.others.iter().map(Op::index).collect::<Vec<_>>()),

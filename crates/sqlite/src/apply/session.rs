@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Digest, SessionId, Tally, Timestamp, care, check_reason, codec};
 use abide_store::{Agreement, Beat, Error, Heartbeat, Registered, Retire, Worker};
 use rusqlite::{OptionalExtension, Row, params};
@@ -172,13 +173,17 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     Ok(())
 }
 
-/// Ends every session that has expired or whose process is gone.
-pub(crate) fn sweep(batch: &mut Batch<'_>, now: Timestamp) -> Result<(), Stop> {
+/// Ends every other session that has expired or whose process is gone. The session that asks is
+/// alive: executions are leased to it in the same transaction.
+pub(crate) fn sweep(batch: &mut Batch<'_>, (own, now): (SessionId, Timestamp)) -> Result<(), Stop> {
     let mut statement = batch.connection.prepare_cached(sql::SESSIONS_LIVE)?;
     let rows = statement.query_map([], |row| Ok((SessionId(unsigned(row.get(0)?)), expiry(row)?)))?;
     let sessions = rows.collect::<rusqlite::Result<Vec<_>>>()?;
     drop(statement);
     for (session, expires_at) in sessions {
+        if session == own && !planted(Bug::OwnLockFileMissed) {
+            continue;
+        }
         if let Some(reason) = death(batch.shared, (session, expires_at), now) {
             end(batch, session, Ending::Dead(reason))?;
         }

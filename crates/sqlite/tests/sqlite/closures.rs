@@ -87,6 +87,8 @@ fn nothing_is_made_that_leads_to_a_table_of_abides_own() {
         "CREATE TABLE mine (e INTEGER REFERENCES abide_executions (key))",
         "ALTER TABLE stock ADD COLUMN e INTEGER REFERENCES abide_executions (key)",
         "CREATE VIRTUAL TABLE mine USING fts5(x); ALTER TABLE mine RENAME TO abide",
+        "CREATE VIRTUAL TABLE mine USING fts5(id, content = 'abide_executions')",
+        "CREATE VIRTUAL TABLE mine USING fts4(content='Abide_Executions', id)",
     ];
     for (nth, text) in refused.into_iter().enumerate() {
         let error = run(&fixture, &store, (&format!("{nth}"), text)).expect_err(text);

@@ -2,16 +2,17 @@
 //! the repair do not get in each other's way.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide_core::{Body, By, Status};
 use abide_sqlite::stepped::{Fate, Stepped};
 use abide_sqlite::{MessagesDropped, Options, SqliteStore};
 use abide_store::conformance::block_on;
-use abide_store::{Agreement, Aside, CommitOutcome, Store, Unreadable};
+use abide_store::{Agreement, Aside, Claim, CommitOutcome, Store, Unreadable};
 
 use crate::aside::with_status;
-use crate::fixture::{Fixture, Held, complete, look, message, signal, step, submit, worker};
+use crate::fixture::{Fixture, Held, Seat, complete, look, message, signal, start, step, submit, worker};
 use crate::heartbeats::believe;
 
 const JOURNAL: &str = "UPDATE abide_journal SET body = x'00' WHERE execution = 1";
@@ -149,6 +150,37 @@ fn a_commit_under_way_and_a_set_aside_of_the_same_execution_do_not_mix() {
         assert!(again.lease.epoch > held.lease.epoch);
         fixture.seat(&store).record(&mut again, vec![complete()]);
     }
+}
+
+/// A store ends sessions whose lock files are missing. It does not end the one that it claims for:
+/// the executions that it leases in the same transaction would belong to nobody who is alive.
+#[test]
+fn p3_a_claim_does_not_end_the_session_that_it_claims_for() {
+    let fixture = Fixture::new();
+    let millis = Arc::new(AtomicU64::new(0));
+    let told = millis.clone();
+    let now = move || Duration::from_millis(told.load(Ordering::Relaxed));
+    let store =
+        SqliteStore::stepped(&fixture.path(), fixture.clock.clone(), Options::default(), now).unwrap();
+    let registered = store.register(worker());
+    store.step(Fate::Committed);
+    let session = block_on(registered).unwrap().session;
+    submit(&fixture.open(), vec![start("a")]).unwrap();
+    std::fs::remove_file(fixture.folder.path().join(format!("abide.db-session-{}", session.0))).unwrap();
+    let mut leased = Vec::new();
+    for request in 1..=3 {
+        let claim = Claim { session, request, slots: 1, care_slots: 0, with_mail: false, sweep: true };
+        let claimed = store.claim(claim);
+        store.step(Fate::Committed);
+        leased.extend(block_on(claimed).unwrap().leased);
+        millis.fetch_add(4_000, Ordering::Relaxed);
+    }
+    assert_eq!(leased.len(), 1, "it is leased once");
+    let mut held = Held::from(leased.remove(0));
+    let commit = store.commit(Seat::of(&fixture, &store, session).draft(&mut held, vec![step(1)]));
+    store.step(Fate::Committed);
+    let outcome = block_on(commit).unwrap();
+    assert!(matches!(outcome, CommitOutcome::Committed(_)), "{outcome:?}");
 }
 
 /// Opens a store whose writer works on request, so that two operations share a transaction.

@@ -161,6 +161,33 @@ fn a_link_to_a_database_is_the_same_database() {
 }
 
 #[test]
+fn a_link_to_a_database_that_is_still_to_be_made_is_the_same_database() {
+    let fixture = Fixture::new();
+    let (link, other) = (fixture.folder.path().join("link.db"), fixture.folder.path().join("other.db"));
+    let folder = fixture.folder.path().join("real");
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink("other.db", &link).unwrap();
+    std::os::unix::fs::symlink(folder.join("a.db"), &other).unwrap();
+    let open = || SqliteStore::open(&link, fixture.clock.clone(), Options::default()).unwrap();
+    let (first, second) = (open(), open());
+    fixture.seat(&first).born("a");
+    assert!(fixture.seat(&second).claim(true).leased.is_empty(), "its holder is alive");
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_refused() {
+    let fixture = Fixture::new();
+    let link = fixture.folder.path().join("link.db");
+    std::os::unix::fs::symlink("link.db", &link).unwrap();
+    let opened = SqliteStore::open(&link, fixture.clock.clone(), Options::default());
+    assert!(opened.is_err(), "a link to itself");
+    let missing = fixture.folder.path().join("missing.db");
+    std::os::unix::fs::symlink("nowhere/a.db", &missing).unwrap();
+    let error = SqliteStore::open(&missing, fixture.clock.clone(), Options::default()).err().unwrap();
+    assert!(error.to_string().contains("nowhere"), "{error}");
+}
+
+#[test]
 fn a_new_file_can_be_opened_by_many_at_once() {
     const FILE_COUNT: usize = 20;
     const OPENER_COUNT: usize = 8;

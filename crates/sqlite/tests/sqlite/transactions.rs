@@ -305,6 +305,26 @@ fn dawdle(duration: Duration) {
     assert!(silence.recv_timeout(duration).is_err());
 }
 
+/// No heartbeat gets past a closure that keeps the writer. The failure has to be recorded after it,
+/// under the same lease.
+#[test]
+fn a_session_does_not_expire_behind_its_own_closure() {
+    let fixture = Fixture::new();
+    let store = fixture.open_with(abide_sqlite::Options { transaction_ms_max: 50, ..Default::default() });
+    let seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    let clock = fixture.clock.clone();
+    let commit = seat.transaction(&held, move |_| {
+        clock.advance(Duration::from_secs(60));
+        dawdle(Duration::from_millis(60));
+        Ok(())
+    });
+    let error = block_on(store.commit(commit)).unwrap_err();
+    assert!(error.to_string().contains("took longer than transaction_ms_max"), "{error}");
+    seat.record(&mut held, vec![step(1)]);
+    assert!(fixture.seat(&fixture.open()).claim(true).leased.is_empty(), "it is held");
+}
+
 #[test]
 fn a_step_that_takes_too_long_fails_whatever_it_says() {
     const LIMIT: Duration = Duration::from_millis(50);
