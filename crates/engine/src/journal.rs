@@ -80,7 +80,7 @@ impl Journal {
                 self.advance(seq);
                 return Poll::Ready(entry);
             }
-            if !self.loading.as_ref().is_some_and(|loading| loading.request().from == seq) {
+            if self.loading.as_ref().is_none_or(|loading| loading.request().from != seq) {
                 self.load(seq);
             }
             std::task::ready!(self.poll_load(cx))?;
