@@ -76,6 +76,11 @@ impl Caches {
         next(&mut self.execution_key_max, connection, sql::EXECUTION_KEY_MAX)
     }
 
+    /// Returns the greatest key that was ever given.
+    pub(crate) fn execution_key_max(&mut self, connection: &Connection) -> rusqlite::Result<i64> {
+        max_of(&mut self.execution_key_max, connection, sql::EXECUTION_KEY_MAX)
+    }
+
     pub(crate) fn next_journal_row(&mut self, connection: &Connection) -> rusqlite::Result<i64> {
         next(&mut self.journal_row_max, connection, sql::JOURNAL_ROW_MAX)
     }
@@ -90,12 +95,18 @@ impl Caches {
 /// Returns a number that is never reused, even after the row with the greatest one was pruned.
 /// Otherwise, a stale key could write another execution, and a stale session could act as another.
 fn next(max: &mut Option<i64>, connection: &Connection, statement: &str) -> rusqlite::Result<i64> {
+    let current = max_of(max, connection, statement)?;
+    *max = Some(current + 1);
+    Ok(current + 1)
+}
+
+fn max_of(max: &mut Option<i64>, connection: &Connection, statement: &str) -> rusqlite::Result<i64> {
     let current = match *max {
         Some(current) => current,
         None => connection.prepare_cached(statement)?.query_row([], |row| row.get(0))?,
     };
-    *max = Some(current + 1);
-    Ok(current + 1)
+    *max = Some(current);
+    Ok(current)
 }
 
 /// A map from the number of an execution.

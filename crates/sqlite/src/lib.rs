@@ -31,6 +31,7 @@ mod left_out;
 mod legible;
 mod lockfile;
 mod mail;
+mod newborns;
 mod notices;
 mod options;
 mod os;
@@ -58,6 +59,7 @@ mod user_transaction;
 mod view;
 mod wal;
 mod watch;
+mod worker_view;
 mod writer;
 
 pub use error::OpenError;

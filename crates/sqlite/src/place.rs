@@ -60,6 +60,8 @@ pub(crate) struct Holder {
     pub(crate) beat: u64,
     /// Its position in the answer to that claim.
     pub(crate) position: u64,
+    /// Whether it was born leased and has not [settled](crate::newborns): it is not in the index.
+    pub(crate) is_newborn: bool,
 }
 
 impl Holder {
@@ -99,6 +101,11 @@ pub(crate) fn held(session: SessionId) -> i64 {
     integer(session.0).saturating_mul(4).saturating_add(3)
 }
 
+/// Returns the place of the [newborns](crate::newborns) that a session holds.
+pub(crate) fn newborn(session: SessionId) -> i64 {
+    -held(session)
+}
+
 impl Place {
     pub(crate) fn columns(self) -> Columns {
         match self {
@@ -110,16 +117,22 @@ impl Place {
                 Columns { place: ready(route), rank: -i64::from(priority), place_at: at.as_micros() }
             }
             Self::Timer(route, at) => Columns { place: timers(route), rank: 0, place_at: at.as_micros() },
-            Self::Held(Holder { session, request, beat, position }) => {
+            Self::Held(Holder { session, request, beat, position, is_newborn }) => {
+                let place = if is_newborn { newborn(session) } else { held(session) };
                 let place_at = beat.saturating_mul(Holder::POSITION_END).saturating_add(position);
-                Columns { place: held(session), rank: integer(request), place_at: integer(place_at) }
+                Columns { place, rank: integer(request), place_at: integer(place_at) }
             }
         }
     }
 
     pub(crate) fn of(Columns { place, rank, place_at }: Columns) -> Option<Self> {
-        let (number, at) = (place.div_euclid(4), Timestamp::from_micros(place_at));
-        Some(match (place.rem_euclid(4), number) {
+        if place < 0 {
+            let held = Self::of(Columns { place: place.checked_neg()?, rank, place_at })?;
+            let holder = held.holder().filter(|holder| holder.request == 0)?;
+            return Some(Self::Held(Holder { is_newborn: true, ..holder }));
+        }
+        let (number, at) = (place / 4, Timestamp::from_micros(place_at));
+        Some(match (place % 4, number) {
             (0, 0) => Self::Waiting,
             (0, 1) => Self::Finished(at),
             (0, 2) => Self::Damaged(at),
@@ -135,6 +148,7 @@ impl Place {
                     request: sound_count(rank)?,
                     beat: place_at / Holder::POSITION_END,
                     position: place_at % Holder::POSITION_END,
+                    is_newborn: false,
                 })
             }
             _ => return None,
@@ -221,7 +235,8 @@ mod tests {
     #[test]
     fn places_survive_their_columns() {
         let at = Timestamp::from_micros(7);
-        let holder = Holder { session: SessionId(9), request: 2, beat: 77, position: 5 };
+        let holder = Holder { session: SessionId(9), request: 2, beat: 77, position: 5, is_newborn: false };
+        let newborn = Holder { request: 0, position: 0, is_newborn: true, ..holder };
         let places = [
             Place::Waiting,
             Place::Finished(at),
@@ -231,11 +246,16 @@ mod tests {
             Place::Timer(3, Timestamp::MAX),
             Place::Held(holder),
             Place::Held(Holder { position: Holder::POSITION_END - 1, ..holder }),
+            Place::Held(newborn),
         ];
         for place in places {
             assert_eq!(Place::of(place.columns()), Some(place));
         }
-        assert_eq!(Place::of(Columns { place: 12, rank: 0, place_at: 0 }), None);
+        for place in [12, -1, -2, -4, -8, -12, i64::MIN] {
+            assert_eq!(Place::of(Columns { place, rank: 0, place_at: 0 }), None, "{place}");
+        }
+        let claimed = Columns { rank: 1, ..Place::Held(newborn).columns() };
+        assert_eq!(Place::of(claimed), None, "nobody claims a newborn");
     }
 
     #[test]

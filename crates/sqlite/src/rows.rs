@@ -157,6 +157,8 @@ pub(crate) struct LeaseState {
     pub(crate) lease: LeaseRow,
     /// The number of the holder's heartbeats before the lease.
     pub(crate) given_beat: u64,
+    /// Whether it is one of the [newborns](crate::newborns) of its holder.
+    pub(crate) is_newborn: bool,
     pub(crate) queue: ReadyQueue,
     pub(crate) anchor: Anchor,
     pub(crate) cold: Cold,
@@ -182,6 +184,7 @@ impl LeaseState {
                 Ok(Self {
                     lease,
                     given_beat: place.holder().map_or(0, |holder| holder.beat),
+                    is_newborn: place.holder().is_some_and(|holder| holder.is_newborn),
                     queue: base.queue,
                     anchor: base.anchor,
                     cold: sheet.cold,

@@ -462,7 +462,7 @@ SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue &
         THEN MIN(COALESCE(care_at, ?1), ?1)
         ELSE care_at
     END
-WHERE place % 4 = 3";
+WHERE place % 4 IN (3, -3)";
 pub(crate) const SNAPSHOT_BY_KEY: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, takeover_count,
     care_at

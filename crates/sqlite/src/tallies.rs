@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::batch::Batch;
 use crate::caches::BySession;
+use crate::newborns::{self, Newborns};
 use crate::place::{self, Place};
 use crate::rows::{epoch, integer, number, unsigned};
 use crate::sql;
@@ -21,10 +22,12 @@ pub(crate) struct Tallies {
     /// The tallies of the sessions that the current transaction concerns, mostly one; `None` for a
     /// session that it ends.
     changed: Vec<(SessionId, Option<Tally>)>,
+    /// The leases that the index of places does not have.
+    pub(crate) newborns: Newborns,
 }
 
 /// The changes of a transaction up to a savepoint.
-pub(crate) struct Mark(Vec<(SessionId, Option<Tally>)>);
+pub(crate) struct Mark(Vec<(SessionId, Option<Tally>)>, usize);
 
 /// A lease, as the place of its holder describes it.
 #[derive(Clone, Copy, Debug)]
@@ -36,14 +39,19 @@ pub(crate) struct Given {
 }
 
 impl Tallies {
-    pub(crate) fn open(&mut self, session: SessionId, tally: Tally) {
-        self.close(session);
-        self.changed.push((session, Some(tally)));
+    pub(crate) fn open(&mut self, session: SessionId, (tally, newborns): (Tally, newborns::OfSession)) {
+        self.set(session, Some(tally));
+        self.newborns.open(session, newborns);
     }
 
     pub(crate) fn close(&mut self, session: SessionId) {
+        self.set(session, None);
+        self.newborns.close(session);
+    }
+
+    fn set(&mut self, session: SessionId, tally: Option<Tally>) {
         self.changed.retain(|(of, _)| *of != session);
-        self.changed.push((session, None));
+        self.changed.push((session, tally));
     }
 
     /// Returns the number of heartbeats of a session; 0 for a session that is not counted here.
@@ -57,9 +65,18 @@ impl Tallies {
         }
     }
 
+    /// Counts the lease that an execution is born with.
+    pub(crate) fn bear(&mut self, key: i64, session: SessionId, epoch: Epoch) {
+        if let Some(tally) = self.of(session) {
+            let beat = tally.give(unsigned(key), epoch);
+            self.newborns.add(session, key, beat);
+        }
+    }
+
     pub(crate) fn end(&mut self, key: i64, given: Given) {
         if let Some(tally) = self.of(given.session) {
             tally.end(unsigned(key), given.epoch, given.beat);
+            self.newborns.remove(given.session, key);
         }
     }
 
@@ -80,16 +97,18 @@ impl Tallies {
 
     /// Saves the changes before a savepoint.
     pub(crate) fn mark(&self) -> Mark {
-        Mark(self.changed.clone())
+        Mark(self.changed.clone(), self.newborns.mark())
     }
 
     /// Restores the changes after a rollback to the savepoint.
     pub(crate) fn undo_to(&mut self, mark: Mark) {
         self.changed = mark.0;
+        self.newborns.undo_to(mark.1);
     }
 
     /// Keeps the changes after COMMIT.
     pub(crate) fn keep(&mut self) {
+        self.newborns.keep();
         for (session, tally) in self.changed.drain(..) {
             match tally {
                 Some(tally) => self.durable.insert(session, tally),
@@ -101,6 +120,7 @@ impl Tallies {
     /// Drops the changes after ROLLBACK.
     pub(crate) fn undo(&mut self) {
         self.changed.clear();
+        self.newborns.undo_to(0);
     }
 
     /// Drops all tallies, because the outcome of the last transaction is unknown.
@@ -111,18 +131,29 @@ impl Tallies {
 
 /// Counts the leases of a session from the rows. `taken` covers the leases that others have taken
 /// from it so far; it is added because the comparison subtracts it again.
-pub(crate) fn counted(connection: &Connection, session: SessionId, taken: Digest) -> rusqlite::Result<Tally> {
+pub(crate) fn counted(
+    connection: &Connection,
+    session: SessionId,
+    taken: Digest,
+) -> rusqlite::Result<(Tally, newborns::OfSession)> {
     let mut statement = connection.prepare_cached(sql::SESSION_LEASES_AFTER)?;
     let mut rows = statement.query([place::held(session), -1, -1, -1])?;
     let (mut old, mut beat_count) = (taken, 0);
+    let mut count = |key, epoch, beat| {
+        old = old.plus(Digest::of(unsigned(key), epoch));
+        beat_count = beat_count.max(beat + 1);
+    };
     while let Some(row) = rows.next()? {
         // An unreadable lease belongs to nobody.
         let (Ok(epoch), Ok(place)) = (epoch(row, 1), Place::read(row, 2)) else { continue };
-        old = old.plus(Digest::of(unsigned(row.get(0)?), epoch));
-        let beat = place.holder().map_or(0, |holder| holder.beat);
-        beat_count = beat_count.max(beat + 1);
+        count(row.get(0)?, epoch, place.holder().map_or(0, |holder| holder.beat));
     }
-    Ok(Tally::of(old, beat_count))
+    let mut newborns = newborns::OfSession::new();
+    for (key, epoch, beat) in newborns::found(connection, session)? {
+        count(key, epoch, beat);
+        newborns.insert(key, beat);
+    }
+    Ok((Tally::of(old, beat_count), newborns))
 }
 
 impl Batch<'_> {

@@ -1,29 +1,26 @@
 //! The reads: snapshots, lists, the feed, the sessions. Each runs in one read transaction.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use abide_core::{
-    Ability, Address, Entry, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace, Route,
-    SessionId, Status, Summary, Tag, Timestamp,
+    Address, Entry, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace, Route, Status, Summary,
+    Tag, Timestamp,
 };
 use abide_store::{
-    ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, HeldLease, InboxPage, InboxRead,
-    LeaseCursor, LeasePage, Leases, List, ListCursor, ListOrder, Listed, Listing, Read, Record, Snapshot,
-    Target, Worker, WorkerRow, Workers,
+    ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxPage, InboxRead, List, ListCursor,
+    ListOrder, Listed, Listing, Read, Record, Snapshot, Target,
 };
-use rusqlite::types::Type;
-use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::apply::{first_start, inbox_page};
-use crate::batch::{GONE, Shared};
-use crate::error::{Stop, complaint};
+use crate::batch::Shared;
+use crate::error::Stop;
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Page, Skips};
 use crate::legible::{LegibleRow, meant_by, stand_in};
-use crate::place::{self, Place};
-use crate::rows::{count, decoded, epoch, integer, status, timestamp, timestamp_maybe, unsigned};
+use crate::place::Place;
+use crate::rows::{count, epoch, integer, status, timestamp_maybe, unsigned};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 
@@ -108,7 +105,7 @@ impl Found {
 
 impl View<'_> {
     /// Returns names and routes. Loads them anew unless `is_enough` holds for the known ones.
-    fn interned(&self, is_enough: impl Fn(&Interned) -> bool) -> Result<Arc<Interned>, Stop> {
+    pub(crate) fn interned(&self, is_enough: impl Fn(&Interned) -> bool) -> Result<Arc<Interned>, Stop> {
         let known = Arc::clone(&self.memory.interned.lock().unwrap_or_else(PoisonError::into_inner));
         if is_enough(&known) {
             return Ok(known);
@@ -404,111 +401,6 @@ impl View<'_> {
         let interned = self.interned(|interned| interned.namespace(base.namespace).is_some())?;
         Ok(FeedItem { address: address(&interned, base.namespace, base.id)?, run, at, happening })
     }
-
-    pub(crate) fn workers(&self, workers: &Workers) -> Result<Vec<WorkerRow>, Stop> {
-        let interned = self.interned(|interned| interned.known(&workers.namespace).is_some())?;
-        let Some(namespace) = interned.find(&workers.namespace)? else { return Ok(Vec::new()) };
-        let after = workers.after.map_or(0, |session| integer(session.0));
-        let mut statement = self.connection.prepare_cached(sql::SESSIONS)?;
-        let mut held = self.connection.prepare_cached(sql::SESSION_LEASE_COUNT)?;
-        let rows = statement.query_map([namespace, after, integer(workers.limit as u64)], |row| {
-            let mut found = registered(row, &workers.namespace)?;
-            // A gone session must not appear alive until the next claim ends it.
-            let is_gone = found.retired.is_none() && self.shared.is_gone(found.session);
-            found.retired = found.retired.or_else(|| is_gone.then(|| GONE.to_owned()));
-            found.lease_count = unsigned(held.query_row([place::held(found.session)], |row| row.get(0))?);
-            Ok(found)
-        })?;
-        Ok(rows.collect::<rusqlite::Result<_>>()?)
-    }
-
-    pub(crate) fn leases(&self, leases: &Leases) -> Result<LeasePage, Stop> {
-        let [rank, place_at, key] = leases.after.map_or([-1; 3], |LeaseCursor(after)| after.map(integer));
-        let held = place::held(leases.session);
-        let count_max = leases.limit.min(self.shared.options.page_bounds.lease_page_count_max);
-        // One more row shows whether there are more.
-        let limit = |found: &[_]| integer((count_max + 1 - found.len()) as u64);
-        let mut found = Vec::new();
-        // Leases granted between two heartbeats share a place: the index finds the next of them
-        // only in a query for just this place.
-        let mut beside = self.connection.prepare_cached(sql::SESSION_LEASES_BESIDE)?;
-        let limit_beside = limit(&found);
-        collect(beside.query([held, rank, place_at, key, limit_beside])?, &mut found)?;
-        let mut after = self.connection.prepare_cached(sql::SESSION_LEASES_AFTER)?;
-        let limit_after = limit(&found);
-        collect(after.query([held, rank, place_at, limit_after])?, &mut found)?;
-        let has_more = found.len() > count_max;
-        found.truncate(count_max);
-        let next = found.last().filter(|_| has_more).map(|last| last.cursor);
-        Ok(LeasePage { leases: found.into_iter().map(|lease| lease.held).collect(), next })
-    }
-}
-
-/// Adds the leases of some rows. The next claim that meets an unreadable one sets it aside.
-fn collect(mut rows: Rows<'_>, found: &mut Vec<Lease>) -> rusqlite::Result<()> {
-    while let Some(row) = rows.next()? {
-        found.extend(Lease::read(row).ok());
-    }
-    Ok(())
-}
-
-/// A lease, and its place in the list.
-struct Lease {
-    held: HeldLease,
-    cursor: LeaseCursor,
-}
-
-impl Lease {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let (key, epoch) = (count(row, 0)?, epoch(row, 1)?);
-        let given_beat = Place::read(row, 2)?.holder().map_or(0, |holder| holder.beat);
-        let cursor = LeaseCursor([count(row, 3)?, count(row, 4)?, key]);
-        Ok(Self { held: HeldLease { key: ExecutionKey(key), epoch, given_beat }, cursor })
-    }
-}
-
-/// Returns a session as far as its row can be read: `id, name, ability, ttl_us, registered_at,
-/// expires_at, retired, draining`, in this order. An unreadable session does not hide the others.
-fn registered(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<WorkerRow> {
-    let session = SessionId(unsigned(row.get(0)?));
-    let (worker, damage) = match worker(row) {
-        Ok(worker) => (worker, None),
-        Err(error) => (nobody(namespace), Some(complaint(&error))),
-    };
-    Ok(WorkerRow {
-        session,
-        worker,
-        // A session without a time, or with a reason of the wrong type, is dead.
-        registered_at: timestamp(row, 4).unwrap_or_default(),
-        expires_at: timestamp(row, 5).unwrap_or_default(),
-        retired: row.get(6).unwrap_or_else(|_| Some("?".to_owned())),
-        is_draining: row.get(7).unwrap_or_default(),
-        lease_count: 0,
-        damage,
-    })
-}
-
-/// Returns the worker in the row of a session.
-pub(crate) fn worker(row: &Row<'_>) -> rusqlite::Result<Worker> {
-    let name: String = row.get(1)?;
-    let name = Name::new(name)
-        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, error.into()))?;
-    // Read only to report a row as damaged in which one of them has another type.
-    let (_, _, _) = (timestamp(row, 4)?, timestamp(row, 5)?, row.get::<_, Option<String>>(6)?);
-    let _: bool = row.get(7)?;
-    Ok(Worker { name, ability: decoded(row, 2)?, ttl: Duration::from_micros(count(row, 3)?) })
-}
-
-/// Returns a worker that offers nothing.
-fn nobody(namespace: &Namespace) -> Worker {
-    let ability = Ability {
-        namespace: namespace.clone(),
-        lanes: BTreeSet::new(),
-        runs: BTreeSet::new(),
-        capabilities: BTreeSet::new(),
-        build: None,
-    };
-    Worker { name: Name::new("?").expect("a name"), ability, ttl: Duration::ZERO }
 }
 
 /// Returns the summary of an unreadable execution.

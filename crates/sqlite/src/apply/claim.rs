@@ -169,7 +169,8 @@ fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Soun
         return ended(batch, (key, former));
     }
     let beat = batch.tallies.beat_count(claim.session);
-    let holder = Holder { session: claim.session, request: claim.request, beat, position };
+    let Claim { session, request, .. } = *claim;
+    let holder = Holder { session, request, beat, position, is_newborn: false };
     let Columns { place, rank, place_at } = Place::Held(holder).columns();
     // See `care::after_lease`. An execution without a time for care keeps none.
     let care_at = batch.now().after(batch.terminate_grace()).as_micros();

@@ -14,7 +14,7 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal::{self, Pack};
 use crate::mail::read_sum;
-use crate::place::{self, Columns, Holder, Place};
+use crate::place::{Columns, Holder, Place};
 use crate::rows::{LeaseState, Target, integer};
 use crate::sheet::Draft;
 use crate::tallies::Given;
@@ -175,7 +175,7 @@ impl CommitWork {
         }
         let after = self.after(batch, cached, now)?;
         if let Some(After { place, care_at }) = after {
-            let holder = Holder { session: self.commit.lease.session, request: 0, beat: 0, position: 0 };
+            let holder = self.holder(cached).settled();
             let whose = (self.key(), Some(self.commit.lease.epoch));
             batch.relocate(whose, (Place::Held(holder), place))?;
             self.care(batch, cached, care_at)?;
@@ -314,22 +314,24 @@ impl CommitWork {
         let key = self.key();
         self.update_seldom(batch, cached, after)?;
         let Commit { lease, expected, changes, .. } = &self.commit;
-        let (epoch, place) = (integer(lease.epoch.0), place::held(lease.session));
+        let Columns { place, .. } = Place::Held(self.holder(cached)).columns();
+        let epoch = integer(lease.epoch.0);
         let (before, status) = (integer(expected.0), changes.summary.status);
         let runs_on = (cached.state.status, status) == (Status::Running, Status::Running);
         cached.state.status = status;
         cached.state.lease.version = expected.next();
         cached.state.anchor.version = expected.next();
         let head = cached.state.anchor.head;
+        let settled = cached.state.is_newborn.then(|| Place::Held(self.holder(cached).settled()));
         let sheet = self.sheet.sealed(&cached.state.cold, &cached.state.anchor);
         let same = match after {
-            None if runs_on => {
+            None if runs_on && settled.is_none() => {
                 let keep = batch.frequent(Frequent::ExecutionKeepRunning)?;
                 keep.execute((key, epoch, place, before, head, sheet))?
             }
             _ => 0,
         };
-        let changed = match (after.map(|after| after.place), status) {
+        let changed = match (after.map(|after| after.place).or(settled), status) {
             _ if same == 1 => 1,
             // Also if the status in the row has changed by damage since it was read.
             (None, status) => {
@@ -354,8 +356,17 @@ impl CommitWork {
         batch.caches.targets.remove(&key);
         if after.is_some() {
             self.released(batch, cached);
+        } else if settled.is_some() {
+            batch.tallies.newborns.remove(self.commit.lease.session, key);
         }
+        cached.state.is_newborn = false;
         Ok(())
+    }
+
+    /// Returns the holder, as the row has it.
+    fn holder(&self, cached: &CachedRow) -> Holder {
+        let LeaseState { given_beat: beat, is_newborn, .. } = cached.state;
+        Holder { session: self.commit.lease.session, request: 0, beat, position: 0, is_newborn }
     }
 
     /// Records that the lease has ended.

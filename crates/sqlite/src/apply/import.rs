@@ -107,6 +107,7 @@ fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &
         entry_count: 0,
         status: import.execution.summary(&[]).status,
         given_beat: 0,
+        is_newborn: false,
         takeover_count,
         care_at: None,
     }

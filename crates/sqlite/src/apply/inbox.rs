@@ -66,6 +66,8 @@ impl Batch<'_> {
             return Ok(Put::Duplicate(key));
         };
         self.care_for(&target, &message)?;
+        // The search for mail of held executions goes through the index.
+        self.settle((target.key, target.epoch), target.place)?;
         match target.place {
             Place::Held(holder) if self.shared.notices.holds(holder.session) => {
                 let Previous(previous) = previous;

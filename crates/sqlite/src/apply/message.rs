@@ -79,6 +79,7 @@ impl Batch<'_> {
         let state = LeaseState {
             lease: LeaseRow { session, epoch, version: Version(0) },
             given_beat: place.holder().map_or(0, |holder| holder.beat),
+            is_newborn: session.is_some(),
             queue,
             anchor: Anchor::new(Identity { key, namespace, id, queue, parent }, row, Version(0)),
             cold: Cold::of_newborn(start, row, now),
@@ -116,7 +117,7 @@ impl Batch<'_> {
             return Ok(Some(Started::New(execution_key, None)));
         };
         self.remember_newborn(key, state);
-        self.tallies.give(key, session, epoch);
+        self.tallies.bear(key, session, epoch);
         let leased = Leased {
             key: execution_key,
             lease: Lease { session, epoch },
@@ -147,7 +148,7 @@ impl Batch<'_> {
         Ok(match offer {
             Some(session) if self.may_be_born_to(session, queue)? => {
                 let beat = self.tallies.beat_count(session);
-                Place::Held(Holder { session, request: 0, beat, position: 0 })
+                Place::Held(Holder { session, request: 0, beat, position: 0, is_newborn: true })
             }
             _ => Place::Ready(queue, now),
         })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Digest, SessionId, Tally, Timestamp, care, check_reason, codec};
+use abide_core::{Digest, SessionId, Timestamp, care, check_reason, codec};
 use abide_store::{Agreement, Beat, Error, Heartbeat, Registered, Retire, Worker};
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -13,7 +13,7 @@ use crate::job::Operation;
 use crate::lockfile::{self, LockFile, Sign};
 use crate::place;
 use crate::rows::{SessionState, integer, number, unsigned};
-use crate::{sql, tallies};
+use crate::{newborns, sql, tallies};
 
 pub(crate) struct RegisterWork(pub(crate) Worker);
 
@@ -30,6 +30,7 @@ impl Operation for RegisterWork {
             .interned(batch.connection)?
             .intern_name(batch.connection, &worker.ability.namespace)?;
         let id = batch.caches.next_session_id(batch.connection)?;
+        let newborn_from = batch.caches.execution_key_max(batch.connection)? + 1;
         batch.connection.prepare_cached(sql::SESSION_INSERT)?.execute(params![
             id,
             namespace,
@@ -37,7 +38,8 @@ impl Operation for RegisterWork {
             codec::encode(&worker.ability),
             i64::try_from(worker.ttl.as_micros()).unwrap_or(i64::MAX),
             now.as_micros(),
-            expires_at.as_micros()
+            expires_at.as_micros(),
+            newborn_from
         ])?;
         let session = SessionId(unsigned(id));
         // Locked before COMMIT: every observer of the session finds its lock taken.
@@ -54,7 +56,7 @@ impl Operation for RegisterWork {
         batch.effects.registered.push((session, Arc::clone(&ability), lock));
         let state = SessionState { ability, ttl: worker.ttl, expires_at, retired: false };
         batch.caches.sessions.insert(session, state);
-        batch.tallies.open(session, Tally::default());
+        batch.tallies.open(session, Default::default());
         Ok(Registered { session, expires_at })
     }
 }
@@ -109,12 +111,14 @@ fn compare(
     (believed, taken): (Digest, Digest),
 ) -> Result<Agreement, Stop> {
     if batch.tallies.of(session).is_none() {
-        let tally = tallies::counted(batch.connection, session, taken)?;
-        batch.tallies.open(session, tally);
+        let counted = tallies::counted(batch.connection, session, taken)?;
+        batch.tallies.open(session, counted);
     }
     let Some(tally) = batch.tallies.of(session) else { return Ok(Agreement::Agreed) };
     let young_from = tally.beat_count();
     let held = tally.beat().minus(taken);
+    let beat_count = tally.beat_count();
+    batch.settle_old(session, beat_count)?;
     Ok(if held == believed { Agreement::Agreed } else { Agreement::Differs { young_from } })
 }
 
@@ -154,8 +158,9 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     let now = batch.now();
     let mut release = batch.connection.prepare_cached(sql::SESSION_RELEASE)?;
     let look_at = now.after(care::ORDER_GRACE);
-    let released =
-        release.execute([place::held(session), now.as_micros(), takeovers, look_at.as_micros()])?;
+    let how = [now.as_micros(), takeovers, look_at.as_micros()];
+    let released = release.execute((place::held(session), how[0], how[1], how[2]))?
+        + release_newborns(batch, session, how)?;
     batch.caches.sessions.remove(&session);
     if released > 0 {
         // The remembered state of its executions names it as their holder.
@@ -171,6 +176,17 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     batch.tallies.close(session);
     batch.effects.ended.push(session);
     Ok(())
+}
+
+/// Does the same for the executions that the index of places does not have.
+fn release_newborns(
+    batch: &Batch<'_>,
+    session: SessionId,
+    [now, takeovers, look_at]: [i64; 3],
+) -> rusqlite::Result<usize> {
+    let from = newborns::from(batch.connection, session)?;
+    let mut release = batch.connection.prepare_cached(sql::SESSION_RELEASE_NEWBORNS)?;
+    release.execute((place::newborn(session), now, takeovers, look_at, from))
 }
 
 /// Ends every other session that has expired or whose process is gone. The session that asks is

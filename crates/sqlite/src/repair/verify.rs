@@ -15,7 +15,8 @@ use crate::interned::Interned;
 use crate::reader::in_transaction;
 use crate::rows::{Raw, unsigned};
 use crate::store::SqliteStore;
-use crate::view::{View, worker};
+use crate::view::View;
+use crate::worker_view::worker;
 use crate::{schema, sql};
 
 /// The most problems that are reported.

@@ -111,6 +111,7 @@ CREATE TABLE abide_sessions (
     expires_at INTEGER NOT NULL,
     taken INTEGER NOT NULL DEFAULT 0,
     draining INTEGER NOT NULL DEFAULT 0,
+    newborn_from INTEGER NOT NULL DEFAULT 0,
     retired TEXT
 );
 CREATE INDEX abide_sessions_live ON abide_sessions (id)

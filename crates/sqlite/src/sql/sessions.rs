@@ -1,8 +1,10 @@
 //! Sessions and their leases.
 
 pub(crate) const SESSION_INSERT: &str = "
-INSERT INTO abide_sessions (id, namespace, name, ability, ttl_us, registered_at, expires_at, retired)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)";
+INSERT INTO abide_sessions (
+    id, namespace, name, ability, ttl_us, registered_at, expires_at, newborn_from, retired
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, NULL)";
 pub(crate) const SESSION: &str = "
 SELECT ability, ttl_us, expires_at, retired IS NOT NULL, taken
 FROM abide_sessions
@@ -28,9 +30,11 @@ pub(crate) const SESSION_RETIRE: &str = "
 UPDATE abide_sessions
 SET retired = ?2
 WHERE id = ?1 AND retired IS NULL";
-/// An execution without a queue is damaged, and goes where no claim looks (8).
-pub(crate) const SESSION_RELEASE: &str = "
-UPDATE abide_executions INDEXED BY abide_executions_place
+/// The change of an execution whose session has ended: it is ready for others. An execution without
+/// a queue is damaged, and goes where no claim looks (8).
+macro_rules! release {
+    () => {
+        "
 SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), place_at = ?2,
     takeover_count = COALESCE(takeover_count + ?3, ?3),
     care_at = CASE
@@ -39,8 +43,45 @@ SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue &
         )
         THEN MIN(COALESCE(care_at, ?4), ?4)
         ELSE care_at
-    END
-WHERE place > 4 AND place = ?1";
+    END"
+    };
+}
+pub(crate) const SESSION_RELEASE: &str = concat!(
+    "
+UPDATE abide_executions INDEXED BY abide_executions_place",
+    release!(),
+    "
+WHERE place > 4 AND place = ?1"
+);
+pub(crate) const SESSION_RELEASE_NEWBORNS: &str = concat!(
+    "
+UPDATE abide_executions",
+    release!(),
+    "
+WHERE key >= ?5 AND place = ?1"
+);
+pub(crate) const SESSION_NEWBORN_FROM: &str = "
+SELECT newborn_from
+FROM abide_sessions
+WHERE id = ?1";
+pub(crate) const SESSION_RAISE: &str = "
+UPDATE abide_sessions
+SET newborn_from = ?2
+WHERE id = ?1 AND newborn_from <> ?2";
+pub(crate) const NEWBORN_SETTLE: &str = "
+UPDATE abide_executions
+SET place = -place
+WHERE key = ?1 AND place = ?2";
+pub(crate) const NEWBORNS_AFTER: &str = "
+SELECT key, epoch, place, rank, place_at
+FROM abide_executions
+WHERE key >= ?2 AND key > ?3 AND place = ?1
+ORDER BY key
+LIMIT ?4";
+pub(crate) const NEWBORN_COUNT: &str = "
+SELECT COUNT(*)
+FROM abide_executions
+WHERE key >= ?2 AND place = ?1";
 pub(crate) const SESSION_LEASES_BESIDE: &str = "
 SELECT key, epoch, place, rank, place_at
 FROM abide_executions INDEXED BY abide_executions_place
