@@ -72,6 +72,8 @@ fn what_was_an_error_of_ours_stays_one_inside_of_others() {
     let context = Error::from(anyhow::Error::from(typed().into_std()).context("pay").context("check out"));
     assert_eq!(seen(&context), (FailureKind::Fatal, "check out".to_owned(), vec!["pay", message.as_str()]));
     assert_eq!(context.get(), Some(Declined { code: 51 }));
+    let caused: Error = anyhow::anyhow!("reset").context("no answer").into();
+    check(anyhow::Error::from(caused.into_std()).context("charge"), "charge", &["no answer", "reset"]);
     let own = Error::from(Own::from(typed()));
     assert_eq!(seen(&own), (FailureKind::Fatal, "charging failed".to_owned(), vec![message.as_str()]));
 }

@@ -236,7 +236,7 @@ fn a_task_draws_another_number_at_each_call() {
         let (_, abide) = lab.worker().await.unwrap();
         let (one, other, uuid) = abide.run(dice, ()).id("one").await.unwrap();
         assert_ne!(one, other);
-        assert_ne!(uuid[..8], uuid[24..32]);
+        assert_ne!(format!("{}{}", &uuid[4..8], &uuid[9..13]), uuid[24..32], "its halves differ");
         let (again, ..) = abide.run(dice, ()).id("two").await.unwrap();
         assert_ne!(one, again);
     });
@@ -458,5 +458,20 @@ fn p1_the_outcome_of_one_key_is_not_delivered_to_another_with_the_same_hash() {
         let why = handle.why().await.unwrap();
         assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
         assert!(why.contains(ANN) && why.contains(BOB), "{why}");
+
+#[workflow]
+async fn rolls(ctx: Ctx) -> Result<Vec<u64>> {
+    let roll = || ctx.step("roll", || async { Ok(ctx.random()) });
+    Ok(vec![roll().await?, roll().await?, roll().key("ann").await?, roll().key("bob").await?])
+}
+
+/// They have different numbers or keys.
+#[test]
+fn steps_of_one_name_draw_different_numbers() {
+    Lab::run(6, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let drawn = abide.run(rolls, ()).id("one").await.unwrap();
+        let distinct: std::collections::BTreeSet<_> = drawn.iter().collect();
+        assert_eq!(distinct.len(), drawn.len(), "{drawn:?}");
     });
 }

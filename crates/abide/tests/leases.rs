@@ -1,10 +1,11 @@
 //! The engine and the store agree about leases: a heartbeat finds the leases that no answer
 //! brought, and the seats whose lease is gone.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide_core::{Address, Bounds, ExecutionId, Lease, Namespace, care, codec};
@@ -455,7 +456,7 @@ async fn steps_late(ctx: Ctx) -> Result<u64> {
 /// begins when one comes, not before, and not much later.
 #[test]
 fn a_late_sign_of_life_lets_closures_begin() {
-    let faulty = Arc::new(std::sync::OnceLock::<Arc<FaultyStore>>::new());
+    let faulty = Arc::new(OnceLock::<Arc<FaultyStore>>::new());
     let made = faulty.clone();
     let make = move |clock| -> Arc<dyn Store> {
         let hold = |what| if what == "heartbeat" { Fault::Hold } else { Fault::None };
@@ -621,4 +622,47 @@ fn code_that_has_run_under_its_first_lease_sees_a_cancel_and_a_deadline() {
             assert_eq!(cleaner.begun_count.load(Ordering::Relaxed), 1, "{why}");
         });
     }
+}
+
+/// Waits for a signal, and notes when the two attempts of its step begin.
+#[workflow]
+async fn notes(ctx: Ctx) -> Result<()> {
+    ctx.recv::<()>("go").await?;
+    let (lab, begun) = (ctx.state::<Lab>(), ctx.state::<Arc<Mutex<Vec<Timestamp>>>>());
+    ctx.step("note", || async {
+        let mut begun = begun.lock().unwrap();
+        begun.push(lab.now());
+        if begun.len() == 1 { Err("not yet".into()) } else { Ok(()) }
+    })
+    .retry(Retry::fixed(ms(3_500)).max_attempts(2))
+    .await
+}
+
+/// The first heartbeat happens at 5 s and is answered at 17 s, when the life that was known has
+/// been over for two seconds. The answer prolongs it to 20 s only, because the store counts from
+/// the question; the next heartbeat is at 22 s.
+#[test]
+fn p1_a_late_answer_to_a_heartbeat_promises_the_time_from_its_question_on() {
+    let faulty = Arc::new(OnceLock::<Arc<FaultyStore>>::new());
+    let made = faulty.clone();
+    let make = move |clock| -> Arc<dyn Store> {
+        let held = |what| if what == "heartbeat" { Fault::Hold } else { Fault::None };
+        made.get_or_init(|| FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), held)).clone()
+    };
+    Lab::run_on(7, make, |lab| async move {
+        let began_at = lab.now();
+        let begun = Arc::new(Mutex::new(Vec::<Timestamp>::new()));
+        let with = |builder: Builder| builder.state(begun.clone()).state(lab.clone()).park_after(hours(1));
+        let (_, abide) = lab.worker_with(with).await.unwrap();
+        let handle = abide.start(notes, ()).id("one").await.unwrap();
+        lab.sleep(secs(16)).await;
+        handle.signal("go", &()).await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(*begun.lock().unwrap(), [], "a session that may be over begins nothing");
+        faulty.get().unwrap().heal();
+        handle.result().await.unwrap();
+        let begun: Vec<_> = begun.lock().unwrap().iter().map(|at| at.since(began_at)).collect();
+        assert_eq!((begun.len(), begun[0]), (2, secs(17)), "the answer wakes what waits for it");
+        assert!(begun[1] >= secs(22), "the second attempt waits for the next answer: {begun:?}");
+    });
 }

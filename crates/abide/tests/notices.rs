@@ -8,7 +8,7 @@ use abide::prelude::*;
 use abide::testing::Lab;
 use abide_core::Bounds;
 use abide_sqlite::SqliteStore;
-use abide_store::faults::{Chances, FaultyStore, NoticeFault};
+use abide_store::faults::{Chances, Fault, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Notice, Store};
 use tokio::sync::Notify;
@@ -276,4 +276,25 @@ async fn signals_of_two_processes_are_received_in_the_order_in_which_they_were_a
         assert_eq!(handle.result().await.unwrap(), [1, 2], "{id}");
     }
     worker.shutdown().await;
+}
+
+/// Every answer to a wait for notices is lost with its notices, and the error is all that comes.
+#[test]
+fn a_signal_whose_notice_is_lost_with_an_error_is_received_soon() {
+    for make in [memory as fn(_) -> _, sqlite] {
+        let faulty = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+            FaultyStore::deciding(make(clock), |what| match what {
+                "wait" => Fault::Indeterminate,
+                _ => Fault::None,
+            })
+        };
+        Lab::run_on(1, faulty, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.park_after(minutes(5))).await.unwrap();
+            let handle = abide.start(counts, 1).id("one").await.unwrap();
+            lab.sleep(ms(1_300)).await;
+            handle.signal("n", &7u64).await.unwrap();
+            lab.sleep(ms(200)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Completed);
+        });
+    }
 }

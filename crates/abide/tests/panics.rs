@@ -329,3 +329,19 @@ fn a_payload_that_panics_when_it_is_dropped_is_one_panic() {
         assert_eq!(begun.0.load(Ordering::Relaxed), 2);
     });
 }
+
+/// After 0.2 s, 0.4 s, 0.8 s and 1.6 s.
+#[test]
+fn an_execution_whose_runner_panics_is_begun_after_longer_and_longer_pauses() {
+    Lab::run(1, |lab| async move {
+        let begun = Begun::default();
+        let (_machine, abide) = lab.worker_with(|builder| builder.state(begun.clone())).await.unwrap();
+        abide.start(gives_up, ()).id("one").await.unwrap();
+        let mut counts = Vec::new();
+        for _ in 0..7 {
+            lab.sleep(ms(450)).await;
+            counts.push(begun.0.load(Ordering::Relaxed));
+        }
+        assert_eq!(counts, [2, 3, 3, 4, 4, 4, 5]);
+    });
+}

@@ -460,3 +460,33 @@ fn a_closure_that_spins_starves_nobody() {
         handle.result().await.unwrap();
     });
 }
+
+/// Protects a part of its clean-up twice, and goes on inside the outer shield.
+#[workflow]
+async fn cleans_up_twice(ctx: Ctx) -> Result<()> {
+    let ended = ctx.sleep(days(1)).await;
+    ctx.shield(async {
+        ctx.shield(ctx.sleep(secs(1))).await?;
+        ctx.step("outer", || async {
+            ctx.state::<SharedWorld>().say("outer");
+            Ok(())
+        })
+        .await
+    })
+    .await?;
+    ended
+}
+
+#[test]
+fn a_shield_inside_of_another_does_not_end_it() {
+    Lab::run_on_each(1, |lab| async move {
+        let world = SharedWorld::default();
+        let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+        let handle = abide.start(cleans_up_twice, ()).id("one").await.unwrap();
+        lab.sleep(secs(1)).await;
+        handle.cancel("enough").await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Cancelled);
+        assert_eq!(world.said(), ["outer"]);
+    });
+}

@@ -290,3 +290,42 @@ fn an_attempt_that_is_interrupted_is_not_asked_about() {
         });
     }
 }
+
+/// Its attempts take nine seconds each, of which the first one fails, or only the first one ends.
+#[workflow]
+async fn times_out(ctx: Ctx, second_ends: bool) -> Result<u32> {
+    let (lab, Begun(begun)) = (ctx.state::<Lab>(), ctx.state::<Begun>());
+    ctx.step("slow", || async {
+        let nth = {
+            let mut begun = begun.lock().unwrap();
+            begun.push(lab.now());
+            begun.len()
+        };
+        lab.sleep(secs(9)).await;
+        match nth {
+            1 => Err("once".into()),
+            _ if second_ends => Ok(2),
+            _ => std::future::pending().await,
+        }
+    })
+    .timeout(secs(10))
+    .retry(Retry::fixed(ms(1)).max_attempts(2))
+    .await
+}
+
+/// Of two attempts, the first of which fails before its timeout.
+#[test]
+fn each_attempt_has_a_timeout_of_its_own() {
+    Lab::run(1, |lab| async move {
+        let abide = worker(&lab, &Begun::default()).await;
+        let began_at = lab.now();
+        assert_eq!(abide.run(times_out, true).id("ends").await.unwrap(), 2, "the first timeout ends it");
+        assert_eq!(lab.now().since(began_at).as_millis(), 18_001);
+    });
+    Lab::run(1, |lab| async move {
+        let abide = worker(&lab, &Begun::default()).await;
+        let handle = abide.start(times_out, false).id("hangs").await.unwrap();
+        lab.sleep(secs(20)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Failed, "{}", handle.why().await.unwrap());
+    });
+}

@@ -1,7 +1,7 @@
 //! What a shutdown does to running code: the table in docs/guarantees.md, row by row.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use abide::prelude::*;
 use abide::testing::Lab;
@@ -211,4 +211,59 @@ async fn a_blocking_closure_that_outlasts_the_grace_holds_up_no_shutdown() {
     assert_eq!(abide.handle::<u32>("one").result().await.unwrap(), 1);
     assert!(begun.try_recv().is_ok(), "it ran again, because its late result was discarded");
     abide.shutdown().await;
+}
+
+/// The answer to a claim comes during the grace period, in which another closure still runs.
+#[test]
+fn what_was_leased_while_a_shutdown_began_is_given_back_unrun() {
+    let (is_slow, faulty) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::<Arc<FaultyStore>>::new()));
+    let (slow, made) = (is_slow.clone(), faulty.clone());
+    let make = move |clock| -> Arc<dyn Store> {
+        let held = move |operation| {
+            if operation == "claim" && slow.load(Ordering::Relaxed) { Fault::Hold } else { Fault::None }
+        };
+        made.get_or_init(|| FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), held)).clone()
+    };
+    Lab::run_on(1, make, |lab| async move {
+        let (first, second) = (Arc::new(Closures::default()), Arc::new(Closures::default()));
+        let (_, abide) = lab.worker_with(sharing(&first)).await.unwrap();
+        start_step(&abide).await;
+        first.has_begun.notified().await;
+        is_slow.store(true, Ordering::Relaxed);
+        let client = lab.client().await.unwrap();
+        client.start(one_step, ()).id("late").await.unwrap();
+        lab.sleep(ms(100)).await;
+        let elsewhere = async {
+            lab.sleep(secs(1)).await;
+            faulty.get().unwrap().heal();
+            let (_, other) = lab.worker_with(sharing(&second)).await.unwrap();
+            second.may_end.notify_one();
+            lab.sleep(secs(5)).await;
+            assert_eq!(client.handle::<u32>("late").status().await.unwrap(), Status::Completed);
+            first.may_end.notify_one();
+            other
+        };
+        futures_util::join!(abide.shutdown(), elsewhere);
+        assert_eq!((first.begin_count(), second.begin_count()), (1, 1));
+    });
+}
+
+/// Each lease is given back by itself: nobody has to wait until the session expires.
+#[test]
+fn what_outlasts_the_grace_goes_on_elsewhere_although_the_session_cannot_be_ended() {
+    let make = |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), |operation| {
+            if operation == "retire" { Fault::Unavailable } else { Fault::None }
+        })
+    };
+    Lab::run_on(1, make, |lab| async move {
+        let closures = Arc::new(Closures::default());
+        let (_, abide) = lab.worker_with(sharing(&closures)).await.unwrap();
+        start_step(&abide).await;
+        closures.has_begun.notified().await;
+        abide.shutdown().await;
+        let (_, _other) = lab.worker_with(sharing(&closures)).await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(closures.begin_count(), 2);
+    });
 }

@@ -265,3 +265,22 @@ fn the_time_of_a_task_is_that_of_its_engine() {
         assert!(told.starts_with("2025-06-15T"), "{told}");
     });
 }
+
+#[task]
+async fn writes(_ctx: Ctx, length: usize) -> Result<String> {
+    Ok("x".repeat(length))
+}
+
+/// It has run, and running it again would change nothing.
+#[test]
+fn p8_a_task_whose_result_is_too_large_is_blocked() {
+    Lab::run_on_each(1, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.payload_bytes_max(1_000)).await.unwrap();
+        assert_eq!(abide.run(writes, 900).id("small").await.unwrap().len(), 900);
+        let handle = abide.start(writes, 1_000).id("large").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = handle.why().await.unwrap();
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+        assert!(why.contains("the result of the task") && why.contains("payload_bytes_max"), "{why}");
+    });
+}

@@ -186,6 +186,29 @@ fn a_child_that_was_paused_by_itself_stays_paused() {
     });
 }
 
+#[workflow]
+async fn mother_of_clash(ctx: Ctx) -> Result<u64> {
+    ctx.run(clashing_mother, ()).id("blocked").await
+}
+
+#[test]
+fn a_child_that_is_unblocked_is_paused_with_its_parent() {
+    Lab::run_on_each(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(mother_of_clash, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(status(&abide, "blocked").await, Status::Blocked);
+        abide.handle::<u64>("blocked").unblock().await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(status(&abide, "blocked").await, Status::Paused);
+        handle.resume().await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(status(&abide, "blocked").await, Status::Blocked, "it went on to its obstacle");
+    });
+}
+
 /// Somebody resumes a child of a paused parent: the child goes on alone.
 #[test]
 fn a_child_of_a_paused_parent_can_be_resumed() {

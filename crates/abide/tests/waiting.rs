@@ -389,3 +389,35 @@ fn why_tells_an_execution_that_cannot_be_read_from_a_store_that_cannot() {
         is_away.store(false, Ordering::Relaxed);
     });
 }
+
+/// Does not leave memory.
+#[workflow]
+async fn stays(ctx: Ctx) -> Result<()> {
+    ctx.step("stay", std::future::pending).await
+}
+
+/// The caller waits in the process that holds the execution. It leaves memory there, and goes on in
+/// another process, because the first one is full.
+#[test]
+fn whoever_waits_here_follows_an_execution_that_leaves() {
+    for make in [memory, sqlite] {
+        Lab::run_on(1, make, |lab| async move {
+            let full = |builder: abide::Builder| builder.execution_count_max(1).park_after(secs(1));
+            let (_, here) = lab.worker_with(full).await.unwrap();
+            let handle = here.start(waits, 0).id("one").await.unwrap();
+            let leaves = async {
+                lab.sleep(secs(5)).await;
+                here.start(stays, ()).id("two").await.unwrap();
+                lab.sleep(secs(1)).await;
+                let (_, elsewhere) = lab.worker().await.unwrap();
+                elsewhere.handle::<u64>("one").signal("go", &7u64).await.unwrap();
+                (lab.now(), elsewhere)
+            };
+            let waiting = async { (handle.result().await.unwrap(), lab.now()) };
+            let ((sent_at, _elsewhere), (result, told_at)) = futures_util::join!(leaves, waiting);
+            assert_eq!(result, 7);
+            let took = told_at.since(sent_at);
+            assert!(took < secs(5), "it was told after {took:?}");
+        });
+    }
+}

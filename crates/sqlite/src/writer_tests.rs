@@ -1,5 +1,8 @@
 //! Tests of the writer.
 
+use std::collections::HashMap;
+use std::time::SystemTime;
+
 use abide_core::{Body, Payload, SessionId, Tally};
 use abide_store::Error;
 use abide_store::conformance::{TestClock, block_on};
@@ -8,6 +11,7 @@ use abide_store::{Agreement, Beat, Claim, Heartbeat, Notice, Retire, Store, Subm
 use super::*;
 use crate::fixture::{inside, message, name, pair, register, start, start_of, submit, try_submit};
 use crate::job::Operation;
+use crate::lockfile::{self, Absences, Sign};
 use crate::stepped::Stepped;
 use crate::{Options, SqliteStore};
 
@@ -41,6 +45,40 @@ fn a_connection_that_is_given_up_keeps_the_index_of_the_log_until_the_next_one_i
     drop(writer);
     store.close();
     assert!(!log.exists(), "a store that is closed keeps nothing");
+}
+
+/// Another program has kept the log from being deleted. It does not know whether the log was
+/// synced.
+#[test]
+fn p2_a_log_that_nobody_of_us_was_attached_to_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let store = SqliteStore::open(&path, TestClock::new(), Options::default()).unwrap();
+    start(&store, "a");
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.query_row("SELECT count(*) FROM abide_meta", [], |_| Ok(())).unwrap();
+    let mut writer = store.writes().unwrap().lock_writer();
+    // A connection that is inside a transaction is closed at once.
+    writer.connection().unwrap().execute_batch("BEGIN IMMEDIATE").unwrap();
+    writer.give_up();
+    let log = std::fs::OpenOptions::new().append(true).open(crate::wal::log_path(&path)).unwrap();
+    log.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    writer.look_up().unwrap();
+    assert_ne!(log.metadata().unwrap().modified().unwrap(), SystemTime::UNIX_EPOCH);
+}
+
+#[test]
+fn a_session_that_has_ended_leaves_nothing_behind() {
+    let (folder, ours, _theirs) = pair();
+    let session = register(&ours, "default");
+    let claim = Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false };
+    block_on(ours.claim(claim)).unwrap();
+    let shared = ours.writes().unwrap().lock_writer().shared.clone();
+    assert!(!shared.absences.lock().unwrap().is_gone(session, Sign::Nothing, shared.stopwatch.now()));
+    retire(&ours, session).unwrap();
+    assert_eq!(*shared.requests.lock().unwrap(), HashMap::new());
+    assert_eq!(format!("{:?}", shared.absences.lock().unwrap()), format!("{:?}", Absences::default()));
+    assert_eq!(lockfile::sessions(&folder.path().join("a.db")).unwrap(), []);
 }
 
 /// Makes the next COMMIT happen, while SQLite reports that it did not.

@@ -1,17 +1,26 @@
-// Preloaded into a worker: while the file $ABIDE_FAIL_SYNC exists, no write-ahead log can be synced, and each sync takes
-// $ABIDE_SLOW_SYNC_MS longer than it would.
+// Preloaded into a worker: while the file $ABIDE_FAIL_SYNC exists, no write-ahead log can be synced, or no folder if the
+// file says "folder". Each sync takes $ABIDE_SLOW_SYNC_MS longer than it would.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int fails(int fd) {
     const char *when = getenv("ABIDE_FAIL_SYNC");
-    if (!when || access(when, F_OK) != 0)
+    int file = when ? open(when, O_RDONLY) : -1;
+    if (file < 0)
         return 0;
+    char what;
+    int is_folder = read(file, &what, 1) == 1 && what == 'f';
+    close(file);
+    struct stat status;
+    if (is_folder)
+        return fstat(fd, &status) == 0 && S_ISDIR(status.st_mode);
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);

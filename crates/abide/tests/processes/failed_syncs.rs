@@ -33,18 +33,28 @@ impl Faulty {
     }
 
     fn spawn_in(role: Role) -> Self {
-        let (library, switch) = (library(&role.outside), role.outside.join("fail-sync"));
+        let (library, switch) = (library(&role.outside), switch(&role.outside));
         let environment = [("LD_PRELOAD", &*library), ("ABIDE_FAIL_SYNC", &*switch)];
         Self { worker: Process::spawn_in(&role, environment), switch }
     }
 
     fn fail(&self) {
-        std::fs::write(&self.switch, "").expect("a file can be made");
+        self.fail_to_sync("log");
+    }
+
+    /// Makes the syncs of the log fail, or those of the folder.
+    fn fail_to_sync(&self, what: &str) {
+        std::fs::write(&self.switch, what).expect("a file can be made");
     }
 
     fn heal(&self) {
         std::fs::remove_file(&self.switch).expect("the file can be deleted");
     }
+}
+
+/// Returns the path of the file that makes syncs fail while it exists.
+fn switch(outside: &Path) -> PathBuf {
+    outside.join("fail-sync")
 }
 
 /// Compiles the preloaded library, and returns its path.
@@ -144,8 +154,9 @@ fn a_signal_that_came_while_the_disk_failed_is_delivered() {
     });
 }
 
-/// Nobody knows whether a dead worker has synced the end of its log. The next process syncs it
-/// before the first answer, and does not open the store if that fails.
+/// Nobody knows whether a dead worker has synced the end of its log, and the folder that has its
+/// name. The next process syncs both before the first answer, and does not open the store if that
+/// fails.
 #[test]
 fn p2_nobody_answers_from_a_log_that_cannot_be_synced() {
     in_turn(async {
@@ -155,22 +166,45 @@ fn p2_nobody_answers_from_a_log_that_cannot_be_synced() {
         faulty.worker.tell("run quick 3");
         faulty.worker.hear("ran").await;
         faulty.worker.kill();
-        for (is_failing, expected) in [(true, "Input/output error"), (false, "it is open")] {
-            if is_failing {
-                faulty.fail();
-            } else {
-                faulty.heal();
-            }
-            for (kind, ways) in [(Kind::Reader, &["read"][..]), (Kind::Opener, &["open", "client"])] {
-                let outside = outside.path().to_owned();
-                let mut opener = Faulty::spawn_in(Role { kind, outside, ..Role::worker(folder.path()) });
-                for way in ways {
-                    let heard = opener.worker.hear(way).await;
-                    assert!(heard.contains(expected), "{way}: {heard:?} is not {expected:?}");
-                }
-            }
-        }
+        let (folder, outside) = (folder.path(), outside.path());
+        faulty.fail_to_sync("log");
+        check_opening((folder, outside), &["open", "client"], "Input/output error").await;
+        faulty.fail_to_sync("folder");
+        // Who cannot open it deletes the log, which can be synced: a client finds none.
+        check_opening((folder, outside), &["open"], "Input/output error").await;
+        faulty.heal();
+        check_opening((folder, outside), &["open", "client"], "it is open").await;
     });
+}
+
+/// The lock of a live session says that the log was synced, and may be the lock of a process that
+/// dies at this moment.
+#[test]
+fn p2_nobody_answers_beside_a_live_session_from_a_log_that_cannot_be_synced() {
+    in_turn(async {
+        let (folder, outside) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let mut healthy = Process::spawn_ready(&Role::worker(folder.path())).await;
+        healthy.tell("run quick 3");
+        healthy.hear("ran").await;
+        std::fs::write(switch(outside.path()), "log").expect("a file can be made");
+        let folders = (folder.path(), outside.path());
+        check_opening(folders, &["open", "client"], "Input/output error").await;
+        assert!(healthy.is_alive());
+    });
+}
+
+/// Tries to read the store and to open it in these ways, with the faults that are switched on, and
+/// checks the answers.
+async fn check_opening((folder, outside): (&Path, &Path), ways: &[&str], expected: &str) {
+    for (kind, ways) in [(Kind::Reader, &["read"][..]), (Kind::Opener, ways)] {
+        let role = Role { kind, outside: outside.to_owned(), ..Role::worker(folder) };
+        let mut opener = Faulty::spawn_in(role);
+        for way in ways {
+            let heard = opener.worker.hear(way).await;
+            assert!(heard.contains(expected), "{way}: {heard:?} is not {expected:?}");
+        }
+    }
 }
 
 const SLOW_SYNC_MS: &str = "50";

@@ -487,3 +487,26 @@ fn what_cannot_continue_says_why() {
         }
     });
 }
+
+/// Does not ask for the result of its child, and its second run is blocked at once.
+#[workflow]
+async fn forgets_and_blocks(ctx: Ctx, run: u64) -> Result<f64> {
+    if run == 2 {
+        return Ok(f64::NAN);
+    }
+    ctx.start(echoes, (1, 0)).await?;
+    ctx.sleep(secs(1)).await?;
+    ctx.continue_as_new(2).await
+}
+
+/// The next run may never come to read its mail.
+#[test]
+fn an_answer_that_a_run_did_not_ask_for_ends_with_that_run() {
+    on_both(async |lab, abide, _| {
+        let handle = abide.start(forgets_and_blocks, 1).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+        let found = abide_engine::why::snapshot(&**lab.store(), &address("one")).await.unwrap().unwrap();
+        assert_eq!(found.inbox.messages, []);
+    });
+}

@@ -24,6 +24,12 @@ impl TestClock {
     pub fn advance(&self, duration: Duration) {
         self.micros.store(self.now().after(duration).as_micros(), Ordering::SeqCst);
     }
+
+    /// Sets it back.
+    pub fn set_back(&self, duration: Duration) {
+        let micros = i64::try_from(duration.as_micros()).expect("a test sets it back by less");
+        self.micros.fetch_sub(micros, Ordering::SeqCst);
+    }
 }
 
 impl Clock for TestClock {

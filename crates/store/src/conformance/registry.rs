@@ -13,6 +13,7 @@ table![
     registration_expires_after_its_ttl,
     sessions_are_numbered_anew,
     heartbeat_lengthens_a_session,
+    heartbeat_after_the_clock_was_set_back_does_not_shorten_a_session,
     session_that_drains_says_so_until_it_ends,
     heartbeat_of_a_retired_session_is_not_registered,
     heartbeat_of_an_unknown_session_is_not_registered,
@@ -80,6 +81,17 @@ fn heartbeat_lengthens_a_session(subject: &Subject) {
     assert_eq!(all(subject)[0].expires_at, expires_at);
     subject.advance_ms(9_999);
     assert!(matches!(seat.heartbeat(), Heartbeat::Refreshed { .. }));
+}
+
+fn heartbeat_after_the_clock_was_set_back_does_not_shorten_a_session(subject: &Subject) {
+    let seat = subject.seat(worker());
+    let promised = subject.now().after(TTL);
+    subject.clock.set_back(TTL / 2);
+    let kept = Heartbeat::Refreshed { expires_at: promised, leases: Agreement::Agreed };
+    assert_eq!(seat.heartbeat(), kept);
+    assert_eq!(all(subject)[0].expires_at, promised);
+    subject.clock.advance(TTL);
+    assert!(matches!(seat.heartbeat(), Heartbeat::Refreshed { .. }), "it lives for as long as promised");
 }
 
 fn session_that_drains_says_so_until_it_ends(subject: &Subject) {
