@@ -22,6 +22,7 @@ mod maintain;
 mod output;
 #[doc(hidden)]
 pub mod readers;
+mod registered;
 mod result;
 mod show;
 mod start;

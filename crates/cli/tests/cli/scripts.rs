@@ -98,6 +98,24 @@ async fn a_start_prints_its_id_and_result_waits_for_the_end() {
     abide.shutdown().await;
 }
 
+/// It would wait for ever for a worker that runs a task of this name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workflow_of_live_workers_is_not_started_as_a_task() {
+    let place = TestStore::new();
+    let abide = place.open().await;
+    place.abide(&["start", "double", "21", "--id", "d-1", "--task"]).refused(
+        4,
+        r#""double" is a workflow of the live workers, not a task: leave out --task"#,
+    );
+    place.abide(&["show", "d-1"]).refused(3, r#"there is no execution "d-1""#);
+    place.abide(&["start", "shout", r#""hey""#, "--id", "s-1", "--task"]).ok();
+    assert_eq!(place.abide(&["result", "s-1", "--wait"]).ok().stdout, "\"HEY\"\n");
+    place.abide(&["start", "nobody-knows", "--id", "n-1", "--task"]).ok();
+    abide.shutdown().await;
+    // Nobody is there to say what the next worker has.
+    place.abide(&["start", "double", "21", "--id", "d-1", "--task"]).ok();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_codes_tell_how_an_execution_ended() {
     let place = TestStore::new();
