@@ -39,7 +39,7 @@ pub(crate) enum Code {
 #[derive(Debug)]
 pub(crate) struct CommandError {
     pub(crate) code: Code,
-    message: String,
+    pub(crate) message: String,
 }
 
 impl CommandError {

@@ -20,6 +20,7 @@ mod json;
 mod list;
 mod maintain;
 mod output;
+mod payload;
 #[doc(hidden)]
 pub mod readers;
 mod registered;

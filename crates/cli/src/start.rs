@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::args::{Global, Output, Start};
 use crate::command_error::CommandError;
-use crate::control::payload;
+use crate::payload::payload;
 use crate::registered::Registered;
 use crate::{connect, output};
 

@@ -103,10 +103,9 @@ async fn a_start_prints_its_id_and_result_waits_for_the_end() {
 async fn a_workflow_of_live_workers_is_not_started_as_a_task() {
     let place = TestStore::new();
     let abide = place.open().await;
-    place.abide(&["start", "double", "21", "--id", "d-1", "--task"]).refused(
-        4,
-        r#""double" is a workflow of the live workers, not a task: leave out --task"#,
-    );
+    place
+        .abide(&["start", "double", "21", "--id", "d-1", "--task"])
+        .refused(4, r#""double" is a workflow of the live workers, not a task: leave out --task"#);
     place.abide(&["show", "d-1"]).refused(3, r#"there is no execution "d-1""#);
     place.abide(&["start", "shout", r#""hey""#, "--id", "s-1", "--task"]).ok();
     assert_eq!(place.abide(&["result", "s-1", "--wait"]).ok().stdout, "\"HEY\"\n");
@@ -156,7 +155,9 @@ async fn exit_codes_tell_how_an_execution_ended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_makes_no_sense_is_refused_by_its_field() {
     let place = emptied().await;
-    let rows: [(&[&str], &str); 8] = [
+    let deep = "[".repeat(128) + &"]".repeat(128);
+    let edit = format!("big={deep}");
+    let rows: [(&[&str], &str); 12] = [
         (&["start", "", "1"], r#"workflow name "" is empty"#),
         (&["start", "x", "1", "--id", " "], r#"execution id " " shows nothing"#),
         (
@@ -167,6 +168,10 @@ async fn what_makes_no_sense_is_refused_by_its_field() {
         (&["signal", "x", "a\nb"], r#"signal name "a\nb" contains the control character U+000A"#),
         (&["signal", "x", "y", "--key", ""], r#"idempotency key "" is empty"#),
         (&["start", "x", "{"], "the input of \"x\" is no JSON"),
+        (&["start", "x", &deep], "the input of \"x\" cannot be read: recursion limit exceeded"),
+        (&["signal", "x", "y", "1e400"], "the value of signal \"y\" cannot be read: number out of range"),
+        (&["signal", "x", "y", r#"{"a":1,"a":2}"#], r#"cannot be read: member "a" is given twice"#),
+        (&["unblock", "x", "--edit", &edit], "the result of step \"big\" cannot be read: recursion"),
         (&["start", "x", "--tag", "a=1", "--tag", "a=2"], r#"tag key "a" is given twice"#),
     ];
     for (args, expected) in rows {
