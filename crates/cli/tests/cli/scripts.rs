@@ -341,6 +341,39 @@ async fn a_start_from_a_shell_attaches_to_the_same_start_of_a_program() {
     assert_eq!(again.code, 0, "{again:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_a_limit_is_refused_and_cut_in_the_complaint() {
+    let place = TestStore::new();
+    let abide = place.open().await;
+    abide.start(waits, ()).id("w-1").await.expect("it waits");
+    let large = format!("\"{}\"", "x".repeat(5 << 20));
+    let refused = place.abide_with(&["signal", "w-1", "number", "-"], &large);
+    assert!(refused.code == 4 && refused.stderr.contains("payload_bytes_max"), "{refused:?}");
+    let reason = "for a good reason ".repeat(1_000);
+    for args in [["pause", "w-1", "--reason"], ["show", "w-1", "--run"]] {
+        let refused = place.abide(&[&args[..], &[&reason]].concat());
+        let said = &refused.stderr;
+        assert!(refused.code == 2 && said.len() < 600 && said.contains("'for a good"), "{refused:?}");
+    }
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_of_an_ended_execution_has_no_distance() {
+    let place = TestStore::new();
+    let abide = place.open().await;
+    let deadline = |id: &str| {
+        let page = place.abide(&["show", id]).ok().stdout;
+        page.lines().find(|line| line.starts_with("  deadline")).expect("it has one").to_owned()
+    };
+    place.abide(&["start", "waits", "--id", "w-1", "--deadline", "1h"]).ok();
+    assert!(deadline("w-1").contains("Z (in 59 min "), "{}", deadline("w-1"));
+    place.abide(&["signal", "w-1", "number", "0"]).ok();
+    place.abide(&["result", "w-1", "--wait"]).ok();
+    assert!(deadline("w-1").ends_with('Z'), "{}", deadline("w-1"));
+    abide.shutdown().await;
+}
+
 /// The times count from the start, as those of a program do.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_from_a_shell_has_a_delay_and_a_deadline() {
