@@ -44,9 +44,9 @@ fn from_stdin() -> Result<String, CommandError> {
     }
 }
 
-/// A value that was read as a program reads it, and dropped. The reader of the library refuses what
-/// is nested too deeply and numbers out of range, unless it skips a value. It takes the last of two
-/// members of one name, and a struct refuses them; so they are refused here.
+/// A value that was read as a program reads it, and dropped. The reader of the library refuses deep
+/// nesting and numbers out of range, unless it skips a value. It takes the last of two members of
+/// one name, and a struct refuses them; so they are refused here.
 struct Sound;
 
 impl<'de> Deserialize<'de> for Sound {

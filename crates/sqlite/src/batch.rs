@@ -72,7 +72,7 @@ impl Shared {
             Look::Lost => {
                 self.troubles.lost(file.failure().complaint, (self.clock.now(), self.stopwatch.now()));
                 self.forget_locks();
-                // Whoever waits for news would wait for ever.
+                // Sessions and followers would wait for news for ever.
                 self.notices.changed();
             }
         }

@@ -5,9 +5,9 @@
 //! use another file of the same name. So a live store looks every second, and refuses all work once
 //! its file is gone.
 //!
-//! The look asks for the name and opens nothing: whoever closes a file releases all POSIX locks
-//! that the process has on it, and with them those of SQLite. The system gives the number of an
-//! open file to no other one, so two files are never taken for one.
+//! The look asks for the name and opens nothing: closing a file releases all POSIX locks that the
+//! process has on it, and with them those of SQLite. No other file gets the number of an open one,
+//! so two files are never taken for one.
 
 use std::io;
 use std::path::{Path, PathBuf};
