@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_core::{Failure, FailureKind, OpKind, Payload};
+use abide_core::{Failure, FailureKind, OpKind, Payload, text};
 use abide_engine::{Delivery, Rejection, Request, Standing, panics};
 
 use crate::code::Recorded;
@@ -84,7 +84,7 @@ impl<T: Recorded + 'static> Future for Receive<T> {
             Standing::Delivered(Delivery::Due) => {
                 let name = &op.op().name;
                 let message = match timeout {
-                    Some(timeout) => format!("no signal {name:?} came within {timeout:?}"),
+                    Some(timeout) => format!("no signal {name:?} came within {}", text::duration(timeout)),
                     // Earlier code had a timeout, which was over.
                     None => format!("no signal {name:?} came in time"),
                 };

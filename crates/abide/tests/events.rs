@@ -112,6 +112,7 @@ fn the_log_tells_the_lives_of_executions() {
             worker.run(fails, ()).id("fails-1").await.unwrap_err();
             worker.run(parent, ()).id("parent-1").await.unwrap();
             let stuck = worker.start(clashes, ()).id("stuck-1").await.unwrap();
+            worker.run(fine, ()).id("late-1").delay(secs(1)).deadline(ms(1)).await.unwrap_err();
             let again = worker.start(fine, ()).id("fine-1").priority(3).await.unwrap();
             assert!(again.is_attached());
             worker.start(hangs, ()).id("hangs-1").await.unwrap();
@@ -135,6 +136,8 @@ fn the_log_tells_the_lives_of_executions() {
             "WARN a start attached to an execution that was started with other options, which stay as they are: differences=priority",
         ]
     );
+    let late = log.about("late-1");
+    assert!(late.iter().any(|line| line.starts_with("WARN an execution failed: error=")), "{late:?}");
     let site = format!("{}:{FAILS_LINE}", file!());
     let place = format!(r#"step "call" of workflow "fails", attempt 2, at {site}"#);
     let attempt = |number: u32, again: bool| {
@@ -165,4 +168,21 @@ fn the_log_tells_the_lives_of_executions() {
         "{told:?}"
     );
     assert!(log.says(Level::WARN, "the session was lost, and with it every lease"));
+}
+
+/// Its session ends before the dispatcher does.
+#[test]
+fn a_clean_shutdown_is_no_reason_to_warn() {
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        for seed in 0..20 {
+            Lab::run(seed, async |lab| {
+                let (_, worker) = lab.worker().await.unwrap();
+                worker.run(fine, ()).id("fine-1").await.unwrap();
+                worker.shutdown().await;
+                lab.sleep(secs(1)).await;
+            });
+        }
+    });
+    assert!(!log.says(Level::WARN, ""), "{:?}", log.0.lock().unwrap());
 }

@@ -458,6 +458,8 @@ fn p1_the_outcome_of_one_key_is_not_delivered_to_another_with_the_same_hash() {
         let why = handle.why().await.unwrap();
         assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
         assert!(why.contains(ANN) && why.contains(BOB), "{why}");
+    });
+}
 
 #[workflow]
 async fn rolls(ctx: Ctx) -> Result<Vec<u64>> {

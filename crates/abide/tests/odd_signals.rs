@@ -250,6 +250,22 @@ fn a_timeout_of_zero_beside_signals_of_another_type() {
 }
 
 #[workflow]
+async fn slow_to_answer(ctx: Ctx, patience_secs: u64) -> Result<bool> {
+    ctx.recv("approval").timeout(secs(patience_secs)).await
+}
+
+#[test]
+fn a_timeout_is_told_in_the_units_of_people() {
+    for (patience_secs, expected) in [(172_800, "2 d"), (5_400, "1 h 30 min"), (20, "20 s")] {
+        Lab::run(1, async |lab| {
+            let (_, worker) = lab.worker_with(first).await.unwrap();
+            let error = worker.run(slow_to_answer, patience_secs).await.unwrap_err().to_string();
+            assert!(error.contains(&format!(r#"no signal "approval" came within {expected} ("#)), "{error}");
+        });
+    }
+}
+
+#[workflow]
 async fn turns(ctx: Ctx, turn: u32) -> Result<u32> {
     if turn == 0 {
         ctx.step("wait", || async { Ok(()) }).await?;

@@ -21,7 +21,7 @@ pub(crate) enum Code {
     Usage = 2,
     /// The execution does not exist.
     Unknown = 3,
-    /// The operation is not possible in the current state.
+    /// The operation is not possible in the current state, or over a limit.
     Refused = 4,
     /// The store cannot be opened, is busy, or is out of reach.
     Unavailable = 5,
@@ -39,7 +39,7 @@ pub(crate) enum Code {
 #[derive(Debug)]
 pub(crate) struct CommandError {
     pub(crate) code: Code,
-    message: String,
+    pub(crate) message: String,
 }
 
 impl CommandError {
@@ -92,7 +92,7 @@ impl CommandError {
 fn code_of(refusal: &Refusal) -> Code {
     match refusal {
         Refusal::Unknown { .. } => Code::Unknown,
-        Refusal::InvalidName(_) | Refusal::TooLarge(_) => Code::Usage,
+        Refusal::InvalidName(_) => Code::Usage,
         _ => Code::Refused,
     }
 }

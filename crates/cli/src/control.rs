@@ -1,17 +1,15 @@
 //! Signals and orders to an execution. Each is durable when the command ends; a worker applies it.
 
-use std::io::{ErrorKind, Read};
-
 use abide_core::planted::{Bug, planted};
-use abide_core::{Body, By, ExecutionId, MessageId, Payload, Remedy, StepRemedy};
+use abide_core::{Body, By, ExecutionId, MessageId, Remedy, StepRemedy};
 use abide_engine::Sent;
-use serde::de::IgnoredAny;
 use serde_json::json;
 
 use crate::args::{Because, Global, Output, Plain, Signal, Unblock};
 use crate::command_error::CommandError;
 use crate::connect;
 use crate::output;
+use crate::payload::{is_json, payload};
 
 /// Runs `abide signal`.
 pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), CommandError> {
@@ -66,25 +64,9 @@ pub(crate) fn edited(text: &str) -> Result<(&str, &str), CommandError> {
     if first.0.is_empty() {
         return Err(wrong("names no step"));
     }
-    let is_value = |json: &str| json == "-" || serde_json::from_str::<IgnoredAny>(json).is_ok();
+    let is_value = |json: &str| json == "-" || is_json(json);
     // If no `=` is followed by JSON, the error message concerns the text after the first one.
     Ok(splits().find(|(_, json)| is_value(json)).unwrap_or(first))
-}
-
-/// Returns a value passed as JSON, or the one on stdin for `-`.
-pub(crate) fn payload(what: &str, text: &str) -> Result<Payload, CommandError> {
-    match text {
-        "-" => checked(what, &from_stdin()?),
-        text => checked(what, text),
-    }
-}
-
-/// Checks that a value is JSON and keeps its text. Parsing it into a value would lose digits of
-/// large numbers.
-pub(crate) fn checked(what: &str, json: &str) -> Result<Payload, CommandError> {
-    let _: IgnoredAny = serde_json::from_str(json)
-        .map_err(|error| CommandError::usage(format!("{what} is no JSON: {error}")))?;
-    Ok(Payload::from(json.trim()))
 }
 
 /// Runs `abide retry`.
@@ -95,17 +77,6 @@ pub(crate) fn retry(global: &Global, args: &Plain) -> Result<(), CommandError> {
 fn order(global: &Global, args: &Plain, body: Body) -> Result<(), CommandError> {
     let by = By(if args.by.is_empty() { "cli".to_owned() } else { args.by.clone() });
     send(global, &args.id, by, (None, body))
-}
-
-fn from_stdin() -> Result<String, CommandError> {
-    let mut text = String::new();
-    match std::io::stdin().read_to_string(&mut text) {
-        Ok(_) => Ok(text),
-        Err(error) if error.kind() == ErrorKind::InvalidData => {
-            Err(CommandError::usage("what is on stdin is no JSON: it is not UTF-8"))
-        }
-        Err(error) => Err(CommandError::failed(format!("stdin cannot be read: {error}"))),
-    }
 }
 
 fn send(

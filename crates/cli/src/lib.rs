@@ -20,8 +20,10 @@ mod json;
 mod list;
 mod maintain;
 mod output;
+mod payload;
 #[doc(hidden)]
 pub mod readers;
+mod registered;
 mod result;
 mod show;
 mod start;
@@ -44,7 +46,7 @@ pub type Allocator = abide_counting::Counting<mimalloc::MiMalloc>;
 pub fn main(allocator: &'static Allocator) -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args.settled(),
-        Err(complaint) => return usage::complain(&complaint),
+        Err(complaint) => return usage::complain(complaint),
     };
     match run(&args, allocator) {
         Ok(code) => code,

@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::args::{Global, Output, Start};
 use crate::command_error::CommandError;
-use crate::control::payload;
+use crate::payload::payload;
+use crate::registered::Registered;
 use crate::{connect, output};
 
 /// Starts an execution, and prints its id.
@@ -17,8 +18,11 @@ pub(crate) fn run(global: &Global, args: &Start) -> Result<(), CommandError> {
     let input = payload(&format!("the input of {:?}", args.workflow), &args.input)?;
     Tag::check_keys(&args.tag).map_err(CommandError::usage)?;
     connect::client(global, async |client| {
-        let known = client.kind_of(&args.workflow).await?;
-        let kind = if args.task { Kind::Task } else { known.unwrap_or(Kind::Workflow) };
+        let registered = Registered::read(&client, &args.workflow).await?;
+        let kind = match args.task {
+            true => registered.check_task(&args.workflow).map(|()| Kind::Task)?,
+            false => registered.kind().unwrap_or(Kind::Workflow),
+        };
         let id = args.id.clone().unwrap_or_else(|| client.fresh_id());
         let now = client.now();
         let start = abide_core::Start {
@@ -37,7 +41,7 @@ pub(crate) fn run(global: &Global, args: &Start) -> Result<(), CommandError> {
         let start = abide_core::Start { lane, ..start };
         let begun =
             client.start(&id, Arc::new(start)).await.map_err(|error| CommandError::about(&id, error))?;
-        if known.is_none() {
+        if !registered.knows(kind) {
             let (kind, name) = (kind.word(), &args.workflow);
             output::say(format_args!(
                 "no worker of this store has registered {kind} {name:?}: it waits for one"

@@ -5,14 +5,19 @@ use std::process::ExitCode;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::text;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
 use crate::args::Args;
 use crate::command_error::Code;
 
+/// The most characters of a value that a complaint quotes: a reason or a JSON text may fill the
+/// screen.
+const QUOTED_CHARS_MAX: usize = 80;
+
 /// Prints the error in a command line, or the requested help.
-pub(crate) fn complain(complaint: &clap::Error) -> ExitCode {
+pub(crate) fn complain(mut complaint: clap::Error) -> ExitCode {
+    shorten(&mut complaint);
     if !complaint.use_stderr() {
         // Help and version. A reader who leaves early is not a fault.
         let _ = complaint.print();
@@ -30,6 +35,17 @@ pub(crate) fn complain(complaint: &clap::Error) -> ExitCode {
     };
     let _ = std::io::stderr().lock().write_all(said.as_bytes());
     ExitCode::from(Code::Usage as u8)
+}
+
+/// Cuts the value that a complaint quotes.
+fn shorten(complaint: &mut clap::Error) {
+    let values = [ContextKind::InvalidValue, ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    for kind in values {
+        if let Some(ContextValue::String(value)) = complaint.get(kind) {
+            let excerpt = text::excerpt(value, QUOTED_CHARS_MAX);
+            complaint.insert(kind, ContextValue::String(excerpt));
+        }
+    }
 }
 
 /// Removes invisible characters and hidden commands from an error, which quotes the command line.

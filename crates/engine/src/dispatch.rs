@@ -92,7 +92,9 @@ impl Dispatcher {
                 match notices {
                     Ok(notices) => self.take(notices),
                     Err(error) => {
-                        tracing::warn!(%error, "notices do not come");
+                        if !self.engine.is_closing() {
+                            tracing::warn!(%error, "notices do not come");
+                        }
                         // Notices may be lost. Their messages are in the inboxes.
                         (self.wants_claim, self.with_mail) = (true, true);
                         self.pause().await;

@@ -11,11 +11,11 @@ use tracing::Level;
 /// An event that is worth a line.
 pub(crate) enum News {
     ChildStarted { child: String },
-    AttemptFailed { op: String, attempt: u32, error: String, at: String, will_retry: bool },
+    AttemptFailed { op: String, attempt: u32, error: String, at: Option<String>, will_retry: bool },
     Blocked { reason: String },
     Completed,
     Continued,
-    Failed { error: String, at: String },
+    Failed { error: String, at: Option<String> },
     Cancelled { by: String },
 }
 
@@ -98,13 +98,13 @@ fn said(failure: &Failure) -> String {
 }
 
 /// Returns file and line of the operation that failed; nothing if they are unknown.
-fn site_of(failure: &Failure) -> String {
-    failure.at.as_ref().and_then(|at| at.site.as_deref()).map(cleaned).unwrap_or_default()
+fn site_of(failure: &Failure) -> Option<String> {
+    failure.at.as_ref().and_then(|at| at.site.as_deref()).map(cleaned)
 }
 
-/// Returns the place of a failure, in words.
-fn place_of(failure: &Failure) -> String {
-    failure.at.as_ref().map(|at| cleaned(&at.to_string())).unwrap_or_default()
+/// Returns the place of a failure, in words. An execution that fails before it begins has none.
+fn place_of(failure: &Failure) -> Option<String> {
+    failure.at.as_ref().map(|at| cleaned(&at.to_string()))
 }
 
 fn cleaned(text: &str) -> String {

@@ -1,7 +1,7 @@
 //! The tools of an operation inside a transaction.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use tokio::runtime::Handle;
 
 use crate::Options;
 use crate::caches::Caches;
-use crate::error::Stop;
+use crate::error::{BatchFailure, Stop};
 use crate::left_out::LeftOut;
 use crate::lockfile::{self, Absences, LockFile};
+use crate::named::{Look, NamedFile};
 use crate::notices::{Notices, Pending};
 use crate::os::Stopwatch;
 use crate::poll::Poll;
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) stopwatch: Stopwatch,
     /// `None` for a store in memory.
     pub(crate) path: Option<PathBuf>,
+    /// The file under that path when the store was opened.
+    pub(crate) file: Option<NamedFile>,
     pub(crate) notices: Notices,
     pub(crate) poll: Poll,
     /// The lock files of the sessions that were registered here.
@@ -65,9 +68,41 @@ impl Shared {
         absences.is_gone(session, sign, self.stopwatch.now())
     }
 
-    /// Recreates deleted lock files of this process's sessions.
-    pub(crate) fn keep_locks(&self) {
+    /// Looks for the files of a live store. A store whose database file has lost its name keeps no
+    /// locks: the name leads to another database, whose sessions may have the same numbers.
+    pub(crate) fn keep_files(&self) {
         let Some(path) = &self.path else { return };
+        let Some(file) = &self.file else { return self.keep_locks(path) };
+        match file.look() {
+            Look::Found => self.keep_locks(path),
+            Look::Missed => {}
+            Look::Lost => {
+                self.troubles.lost(file.failure().complaint, (self.clock.now(), self.stopwatch.now()));
+                self.forget_locks();
+                // Sessions and followers would wait for news for ever.
+                self.notices.changed();
+            }
+        }
+    }
+
+    /// Fails if the database file was lost.
+    pub(crate) fn check_file(&self) -> Result<(), BatchFailure> {
+        self.file.as_ref().filter(|file| file.is_lost()).map_or(Ok(()), |file| Err(file.failure()))
+    }
+
+    /// Fails if a new connection would lead to another file, or create one.
+    pub(crate) fn check_name(&self) -> Result<(), BatchFailure> {
+        let is_other = |file: &&NamedFile| file.is_lost() || !file.has_name();
+        self.file.as_ref().filter(is_other).map_or(Ok(()), |file| Err(file.failure()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_file_lost(&self) -> bool {
+        self.check_file().is_err()
+    }
+
+    /// Recreates deleted lock files of this process's sessions.
+    fn keep_locks(&self, path: &Path) {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         for (session, lock) in locks.iter_mut().filter(|(_, lock)| !lock.is_found()) {
             match LockFile::acquire(path, *session) {

@@ -31,6 +31,7 @@ mod left_out;
 mod legible;
 mod lockfile;
 mod mail;
+mod named;
 mod newborns;
 mod notices;
 mod options;

@@ -70,8 +70,16 @@ impl Poll {
     fn ask_again_and_again(&self, shared: &Shared, mut ask: impl FnMut()) {
         let mut watch = None;
         let mut patience = WATCHED;
-        let mut locks_looked_at = Moment::now();
-        while self.is_heard(shared) {
+        let mut looked_at = Moment::now();
+        loop {
+            match self.listeners(shared) {
+                Listeners::Closed => return,
+                Listeners::Nobody => {
+                    look_for_files(shared, &mut looked_at);
+                    continue;
+                }
+                Listeners::Some => {}
+            }
             watch = watch.or_else(|| Watch::of(shared));
             let is_open = match &watch {
                 Some(watch) => {
@@ -88,10 +96,7 @@ impl Poll {
             if !is_open {
                 return;
             }
-            if locks_looked_at.elapsed() >= lockfile::LOOK_EVERY {
-                shared.keep_locks();
-                locks_looked_at = Moment::now();
-            }
+            look_for_files(shared, &mut looked_at);
             shared.troubles.tell_slow();
             ask();
         }
@@ -101,19 +106,38 @@ impl Poll {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while nobody in this process needs the notices. Returns `false` for a closed store.
-    fn is_heard(&self, shared: &Shared) -> bool {
-        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*closed && !shared.notices.is_heard() {
-            closed = self.wake.wait(closed).unwrap_or_else(PoisonError::into_inner);
+    /// Waits while nobody in this process needs the notices, until the next look for the files.
+    fn listeners(&self, shared: &Shared) -> Listeners {
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_idle = |closed: &mut bool| !*closed && !shared.notices.is_heard();
+        let waited = self.wake.wait_timeout_while(closed, lockfile::LOOK_EVERY, is_idle);
+        match waited.unwrap_or_else(PoisonError::into_inner) {
+            (closed, _) if *closed => Listeners::Closed,
+            (_, outcome) if outcome.timed_out() => Listeners::Nobody,
+            _ => Listeners::Some,
         }
-        !*closed
     }
 
     fn pause(&self, duration: Duration) -> bool {
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         let (closed, _) = self.wake.wait_timeout(closed, duration).unwrap_or_else(PoisonError::into_inner);
         !*closed
+    }
+}
+
+/// Who in this process needs the notices.
+enum Listeners {
+    /// The store is closed.
+    Closed,
+    Nobody,
+    Some,
+}
+
+/// Looks for the files of the store, once a second.
+fn look_for_files(shared: &Shared, looked_at: &mut Moment) {
+    if looked_at.elapsed() >= lockfile::LOOK_EVERY {
+        shared.keep_files();
+        *looked_at = Moment::now();
     }
 }
 

@@ -140,8 +140,10 @@ impl Readers {
     }
 
     fn open(&self) -> Result<Connection> {
+        const WHAT: &str = "open a reader";
         let path = self.shared.path.as_ref().ok_or(Error::Closed)?;
-        schema::open_reader(path, &self.shared.options).map_err(|error| opening("open a reader", &error))
+        self.shared.check_name().map_err(|failure| failure.error(WHAT))?;
+        schema::open_reader(path, &self.shared.options).map_err(|error| opening(WHAT, &error))
     }
 
     fn next_task(&self) -> Option<Task> {
@@ -182,6 +184,7 @@ pub(crate) fn in_transaction<T>(
     view: &View<'_>,
     work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop>,
 ) -> Result<T> {
+    view.shared.check_file().map_err(|failure| failure.error(what))?;
     let run = |text| view.connection.prepare_cached(text).and_then(|mut statement| statement.execute([]));
     run(sql::BEGIN_READ).map_err(|error| opening(what, &error))?;
     let outcome = work(view);

@@ -100,7 +100,7 @@ impl SqliteStore {
 
     /// Does the work of the thread that asks whether other processes have written.
     pub fn look_up(&self) {
-        self.shared.keep_locks();
+        self.shared.keep_files();
         if let Some(Err(failure)) = self.writes().map(|writes| writes.lock_writer().look_up()) {
             tracing::debug!(why = failure.complaint, "cannot ask whether the database has changed");
         }

@@ -21,6 +21,7 @@ use crate::apply::{
 use crate::batch::Shared;
 use crate::error::{OpenError, Stop};
 use crate::job::Operation;
+use crate::named::NamedFile;
 use crate::notices::Notices;
 use crate::os::Stopwatch;
 use crate::poll::Poll;
@@ -205,6 +206,7 @@ pub(crate) fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Option
         options,
         stopwatch: Stopwatch::default(),
         path: path.map(Path::to_owned),
+        file: path.and_then(NamedFile::of),
         notices: Notices::default(),
         poll: Poll::default(),
         locks: Mutex::default(),

@@ -76,6 +76,12 @@ impl Troubles {
         self.is_failing.store(true, Ordering::Relaxed);
     }
 
+    /// Records that the file is lost: nothing will be written any more.
+    pub(crate) fn lost(&self, complaint: String, (since, last): (Timestamp, Moment)) {
+        tracing::error!("{complaint}");
+        self.lock().failing = Some(Failing { since, complaint, last, is_last: true });
+    }
+
     /// Records a written transaction.
     pub(crate) fn written(&self) {
         if self.is_failing.load(Ordering::Relaxed) {

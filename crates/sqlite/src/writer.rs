@@ -239,6 +239,7 @@ impl Writer {
     }
 
     fn begin(&mut self) -> Result<(), BatchFailure> {
+        self.shared.check_file()?;
         self.reopen()?;
         let writer = self.connection.as_ref().expect("it was just opened");
         writer.begin().map_err(|error| BatchFailure::of(&error))?;
@@ -257,6 +258,7 @@ impl Writer {
         let Some(path) = &self.shared.path else {
             return Err(BatchFailure::unavailable("the database in memory is gone"));
         };
+        self.shared.check_name()?;
         let writer = self.open_again(path).map_err(|error| BatchFailure::unavailable(error.to_string()))?;
         if let Some(wal) = &self.wal {
             wal.watch(&writer.connection);

@@ -60,7 +60,8 @@ fn head(picture: &Picture, now: Timestamp) -> String {
         line("held by", holder(picture, now));
     }
     if let Some(at) = execution.deadline_at() {
-        line("deadline", text::when(at, now));
+        // It rings no more for an execution that has ended.
+        line("deadline", if execution.is_finished() { at.to_string() } else { text::when(at, now) });
     }
     line("lane", lane(snapshot));
     if let Some(parent) = execution.parent() {

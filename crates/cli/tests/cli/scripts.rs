@@ -98,6 +98,23 @@ async fn a_start_prints_its_id_and_result_waits_for_the_end() {
     abide.shutdown().await;
 }
 
+/// It would wait for ever for a worker that runs a task of this name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workflow_of_live_workers_is_not_started_as_a_task() {
+    let place = TestStore::new();
+    let abide = place.open().await;
+    place
+        .abide(&["start", "double", "21", "--id", "d-1", "--task"])
+        .refused(4, r#""double" is a workflow of the live workers, not a task: leave out --task"#);
+    place.abide(&["show", "d-1"]).refused(3, r#"there is no execution "d-1""#);
+    place.abide(&["start", "shout", r#""hey""#, "--id", "s-1", "--task"]).ok();
+    assert_eq!(place.abide(&["result", "s-1", "--wait"]).ok().stdout, "\"HEY\"\n");
+    place.abide(&["start", "nobody-knows", "--id", "n-1", "--task"]).ok();
+    abide.shutdown().await;
+    // Nobody is there to say what the next worker has.
+    place.abide(&["start", "double", "21", "--id", "d-1", "--task"]).ok();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_codes_tell_how_an_execution_ended() {
     let place = TestStore::new();
@@ -138,7 +155,9 @@ async fn exit_codes_tell_how_an_execution_ended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_makes_no_sense_is_refused_by_its_field() {
     let place = emptied().await;
-    let rows: [(&[&str], &str); 8] = [
+    let deep = "[".repeat(128) + &"]".repeat(128);
+    let edit = format!("big={deep}");
+    let rows: [(&[&str], &str); 12] = [
         (&["start", "", "1"], r#"workflow name "" is empty"#),
         (&["start", "x", "1", "--id", " "], r#"execution id " " shows nothing"#),
         (
@@ -149,6 +168,10 @@ async fn what_makes_no_sense_is_refused_by_its_field() {
         (&["signal", "x", "a\nb"], r#"signal name "a\nb" contains the control character U+000A"#),
         (&["signal", "x", "y", "--key", ""], r#"idempotency key "" is empty"#),
         (&["start", "x", "{"], "the input of \"x\" is no JSON"),
+        (&["start", "x", &deep], "the input of \"x\" cannot be read: recursion limit exceeded"),
+        (&["signal", "x", "y", "1e400"], "the value of signal \"y\" cannot be read: number out of range"),
+        (&["signal", "x", "y", r#"{"a":1,"a":2}"#], r#"cannot be read: member "a" is given twice"#),
+        (&["unblock", "x", "--edit", &edit], "the result of step \"big\" cannot be read: recursion"),
         (&["start", "x", "--tag", "a=1", "--tag", "a=2"], r#"tag key "a" is given twice"#),
     ];
     for (args, expected) in rows {
@@ -316,6 +339,39 @@ async fn a_start_from_a_shell_attaches_to_the_same_start_of_a_program() {
     assert!(attached.is_ok(), "{}", attached.err().unwrap());
     let again = place.abide(&["start", "ship", r#"{"weight":3,"to":"ann"}"#, "--id", "p-1"]);
     assert_eq!(again.code, 0, "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_a_limit_is_refused_and_cut_in_the_complaint() {
+    let place = TestStore::new();
+    let abide = place.open().await;
+    abide.start(waits, ()).id("w-1").await.expect("it waits");
+    let large = format!("\"{}\"", "x".repeat(5 << 20));
+    let refused = place.abide_with(&["signal", "w-1", "number", "-"], &large);
+    assert!(refused.code == 4 && refused.stderr.contains("payload_bytes_max"), "{refused:?}");
+    let reason = "for a good reason ".repeat(1_000);
+    for args in [["pause", "w-1", "--reason"], ["show", "w-1", "--run"]] {
+        let refused = place.abide(&[&args[..], &[&reason]].concat());
+        let said = &refused.stderr;
+        assert!(refused.code == 2 && said.len() < 600 && said.contains("'for a good"), "{refused:?}");
+    }
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_of_an_ended_execution_has_no_distance() {
+    let place = TestStore::new();
+    let abide = place.open().await;
+    let deadline = |id: &str| {
+        let page = place.abide(&["show", id]).ok().stdout;
+        page.lines().find(|line| line.starts_with("  deadline")).expect("it has one").to_owned()
+    };
+    place.abide(&["start", "waits", "--id", "w-1", "--deadline", "1h"]).ok();
+    assert!(deadline("w-1").contains("Z (in 59 min "), "{}", deadline("w-1"));
+    place.abide(&["signal", "w-1", "number", "0"]).ok();
+    place.abide(&["result", "w-1", "--wait"]).ok();
+    assert!(deadline("w-1").ends_with('Z'), "{}", deadline("w-1"));
+    abide.shutdown().await;
 }
 
 /// The times count from the start, as those of a program do.

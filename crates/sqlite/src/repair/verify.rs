@@ -94,6 +94,7 @@ impl SqliteStore {
         work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
         let Some(path) = &self.shared.path else { return self.view_of_writer(what, work) };
+        self.shared.check_name().map_err(|failure| failure.error(what))?;
         let connection =
             schema::open_reader(path, &self.shared.options).map_err(|error| opening(what, &error))?;
         let view = View { connection: &connection, shared: &self.shared, memory: &Default::default() };
