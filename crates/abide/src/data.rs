@@ -18,7 +18,7 @@ use crate::readable::Readable;
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Payload, serde_json::Error> {
     match plain::text(value) {
         Some(payload) => Ok(payload),
-        None => serde_json::to_vec(&Readable(value)).map(Payload::from),
+        None => serde_json::to_vec(&Readable::new(value)).map(Payload::from),
     }
 }
 

@@ -12,7 +12,7 @@ use abide_core::{Block, Failure, Fingerprint, OpKind, Outcome, Retry};
 use abide_engine::{Delivery, Inside, Request, RetryIf, Standing, StepOptions, panics};
 use serde::Serialize;
 
-use crate::canonical;
+use crate::canonical::Input;
 use crate::code::{Recorded, Value};
 use crate::ctx::Ctx;
 use crate::data;
@@ -126,8 +126,8 @@ impl<'a, T> Step<'a, T> {
     /// input, the execution is blocked instead of receiving the result for the first input.
     pub fn input<I: Serialize>(mut self, input: &I) -> Self {
         // An input that does not serialize has no hash and is compared with nothing.
-        let declared = data::encode(input).ok();
-        self.options.input = declared.map(|input| Fingerprint::new(canonical::hash(&input), &input));
+        let declared = Input::written(input).ok();
+        self.options.input = declared.map(|input| Fingerprint::new(input.hash, &input.payload));
         self
     }
 }

@@ -435,6 +435,8 @@ bugs! {
     AnyInputIgnored = "any-input-ignored",
     /// A new optional field makes another input.
     NullMembersCount = "null-members-count",
+    /// Variants that hold nothing are one input.
+    NullVariantsEqual = "null-variants-equal",
     /// An empty value inside of an option is recorded, and read back as none.
     SomeNoneRecorded = "some-none-recorded",
     /// Live code sees another value than a replay does.

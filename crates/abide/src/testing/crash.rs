@@ -16,7 +16,7 @@ use abide_store::{Commit, ExecutionKey, Retire, Store, Submit, Workers, export};
 use super::tap::{Passage, Tap};
 use super::test::{Test, opened, or_panic, stands_still};
 use crate::ClientError;
-use crate::code::Value;
+use crate::canonical::Input;
 use crate::code::{CodeNames, Workflow};
 use crate::handle::result_of;
 use crate::open::store_in_memory;
@@ -62,7 +62,7 @@ impl Test {
     }
 
     fn survived<W: Workflow>(&self, input: &W::Input) -> Result<Survived<W::Output>, String> {
-        let input = input.to_payload().map_err(|error| format!("the input does not serialize: {error}"))?;
+        let input = Input::of(input).map_err(|error| format!("the input does not serialize: {error}"))?;
         let start = |now| {
             let names = CodeNames::of::<W>();
             let start = names.and_then(|names| StartOptions::default().start(names, input.clone(), || now));
