@@ -2,8 +2,8 @@
 //!
 //! Members of objects are sorted by name, and members that are `null` are left out. So neither the
 //! order of a `HashMap` nor a new optional field makes an input a different one. White space and
-//! the way a character is escaped do not count. Everything else does: the order of sequences, and
-//! how a number is written.
+//! the way a character is escaped do not count, and an integer is the same number as a float: `5`
+//! is `5.0`. Everything else counts: the order of sequences, and how other numbers are written.
 //!
 //! Not every `null` is a field without a value. That of `{"Pay":null}` is the content of a variant,
 //! and without it `Pay(None)` would be the same as `Refund(None)`. [`Nulls`] has the rules.
@@ -16,7 +16,7 @@ use crate::code::Value;
 use crate::data;
 use crate::readable::Readable;
 
-/// Returns the hash by which an input is compared of which only the JSON is known, and not the type.
+/// Returns the hash by which an input is compared of which the JSON is known, but not the type.
 pub fn hash(input: &Payload) -> ContentHash {
     hash_by(input, || canonical(input.as_bytes(), Nulls::OfText))
 }
@@ -80,9 +80,46 @@ pub(crate) fn key<K: Serialize + ?Sized>(key: &K) -> Result<Name, String> {
     }
 }
 
-/// Whether this JSON has only one way to be written: no objects, no escapes and no white space.
+/// Whether this JSON is known to be canonical: a string without escapes, or anything without
+/// objects, escapes, white space, fractions and exponents.
 fn is_canonical(json: &[u8]) -> bool {
-    !json.iter().any(|byte| matches!(byte, b'{' | b'\\' | b' ' | b'\t' | b'\n' | b'\r'))
+    if let [b'"', .., b'"'] = json {
+        return !json.contains(&b'\\');
+    }
+    let is_written_otherwise = |byte: &u8| matches!(byte, b'{' | b'\\' | b' ' | b'\t' | b'\n' | b'\r');
+    let is_in_number = |pair: &[u8]| pair[0].is_ascii_digit() && matches!(pair[1], b'.' | b'e' | b'E');
+    !json.iter().any(is_written_otherwise) && !json.windows(2).any(is_in_number)
+}
+
+/// Returns the value of a number that is written with a fraction or an exponent, if that value is
+/// an integer below 2^53. Above, a float stands for several integers. Zero with a sign is none: a
+/// program can distinguish it.
+fn integer(number: &[u8]) -> Option<i64> {
+    const BELOW: i64 = 1 << 53;
+    if !number.iter().any(|byte| b".eE".contains(byte)) || planted(Bug::NumbersByText) {
+        return None;
+    }
+    let number = str::from_utf8(number).ok()?;
+    let is_negative = number.starts_with('-');
+    let number = number.strip_prefix('-').unwrap_or(number);
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(fraction) {
+        return None;
+    }
+    // By its digits and not as a float, which would take 5.00000000000000000001 for 5.
+    let digits = [whole, fraction].concat();
+    let significant = digits.trim_end_matches('0');
+    if significant.is_empty() {
+        return (!is_negative).then_some(0);
+    }
+    let zero_count = i64::try_from(digits.len() - significant.len()).ok()?;
+    let fraction_count = i64::try_from(fraction.len()).ok()?;
+    let exponent = exponent.parse::<i32>().ok()?;
+    let power = u32::try_from(i64::from(exponent) + zero_count - fraction_count).ok()?;
+    let value = significant.parse::<i64>().ok()?.checked_mul(10_i64.checked_pow(power)?)?;
+    (value < BELOW).then_some(if is_negative { -value } else { value })
 }
 
 /// Which members that are `null` count.
@@ -159,7 +196,13 @@ impl<'a> Reader<'a> {
             b'{' => self.object(text)?,
             b'[' => self.array(text)?,
             b'"' => self.string(text)?,
-            _ => text.extend_from_slice(self.word()?),
+            _ => {
+                let word = self.word()?;
+                match integer(word) {
+                    Some(value) => text.extend_from_slice(value.to_string().as_bytes()),
+                    None => text.extend_from_slice(word),
+                }
+            }
         }
         self.depth -= 1;
         Some(())
@@ -264,7 +307,7 @@ mod tests {
             (r#"{"a":null,"b":null}"#, "{}"),
             (r#"{"a":null,"b":[null,{"c":null}]}"#, r#"{"b":[null,{"c":null}]}"#),
             ("null", "null"),
-            (" [ 1 , 2.50 ,\t-3e4 ] ", "[1,2.50,-3e4]"),
+            (" [ 1 , 2.50 ,\t-3e4 ] ", "[1,2.50,-30000]"),
             (r#"{ "b" : { "d":1, "c":"x y" } }"#, r#"{"b":{"c":"x y","d":1}}"#),
             (r#""\u0061\/\"""#, r#""a/\"""#),
             (r#"{"\u0062":1,"a":2}"#, r#"{"a":2,"b":1}"#),
@@ -273,6 +316,38 @@ mod tests {
         for (json, expected) in rows {
             let text = canonical(json.as_bytes(), Nulls::OfText).expect(json);
             assert_eq!(String::from_utf8_lossy(&text), expected);
+        }
+    }
+
+    #[test]
+    fn equal_integers_are_written_alike() {
+        let rows = [
+            ("5", &["5.0", "5.000", "5e0", "5E+0", "0.5e1", "50e-1", "500.0E-2"][..]),
+            ("-5", &["-5.0", "-5e0", "-0.05e2"]),
+            ("0", &["0.0", "0e9", "0.00e-3"]),
+            ("9007199254740991", &["9007199254740991.0", "9007199254740.991e3"]),
+            ("1000000000000000", &["1e15", "1.0e15", "10e14"]),
+        ];
+        for (integer, others) in rows {
+            let hash_of = |json: &str| hash(&Payload::from(json));
+            for other in others {
+                assert_eq!(hash_of(integer), hash_of(other), "{other}");
+                let list = |json: &str| hash_of(&format!("[\"1e2\",{json}]"));
+                assert_eq!(list(integer), list(other), "{other}");
+            }
+        }
+        let kept =
+            ["-0.0", "-0", "-0e1", "9007199254740992.0", "1e16", "5.5", "5.50", "5.00000000000000000001"];
+        let odd = ["1e-1", "1e99999999999999999999", "1e", "1.", "-.0", "1e+", "NaN", "1.2.3", "--1.0"];
+        for json in kept.into_iter().chain(odd) {
+            assert_eq!(hash(&Payload::from(json)), ContentHash::of(json.as_bytes()), "{json}");
+        }
+    }
+
+    #[test]
+    fn digits_in_strings_are_no_numbers() {
+        for json in [r#""5.0""#, r#"["5.0","1e1"]"#, r#"{"5.0":"5e0"}"#] {
+            assert_eq!(hash(&Payload::from(json)), ContentHash::of(json.as_bytes()), "{json}");
         }
     }
 

@@ -95,6 +95,17 @@ async fn a_field_that_is_none_does_not_count(abide: Abide) -> Result<()> {
     Ok(())
 }
 
+#[abide::test]
+async fn equal_numbers_are_the_same_input(abide: Abide) -> Result<()> {
+    abide.run(any, json!({ "amount": 5 })).id("a").await?;
+    assert!(!conflicts(abide.run(any, json!({ "amount": 5.0 })).id("a").await));
+    assert!(conflicts(abide.run(any, json!({ "amount": 5.5 })).id("a").await));
+    abide.run(any, json!(5.0)).id("b").await?;
+    assert!(!conflicts(abide.run(any, json!(5)).id("b").await));
+    assert!(conflicts(abide.run(any, json!("5")).id("b").await));
+    Ok(())
+}
+
 /// Carries out the order that its build has.
 #[workflow]
 async fn orders(ctx: Ctx) -> Result<String> {

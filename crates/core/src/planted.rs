@@ -437,6 +437,8 @@ bugs! {
     NullMembersCount = "null-members-count",
     /// Variants that hold nothing are one input.
     NullVariantsEqual = "null-variants-equal",
+    /// An integer that is written as a float is another input.
+    NumbersByText = "numbers-by-text",
     /// An empty value inside of an option is recorded, and read back as none.
     SomeNoneRecorded = "some-none-recorded",
     /// Live code sees another value than a replay does.
