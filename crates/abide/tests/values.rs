@@ -275,6 +275,7 @@ async fn starts(ctx: Ctx, how: String) -> Result<String> {
         "run" => _ = ctx.run(takes, Some(f64::NAN)).await?,
         "start" => _ = ctx.start(divides, f64::NAN).await?,
         "one way" => ctx.run(takes_one_way, OneWay(1)).await?,
+        "step" => ctx.step("pay", || async { Ok(()) }).input(&[f64::NAN]).await?,
         "next" => return ctx.continue_as_new(Some(None::<u8>)).await,
         _ => return Err(Error::typed((1, f64::NAN))),
     }
@@ -311,6 +312,7 @@ fn workflows_are_blocked_at_inputs_that_cannot_be_read_back() {
         ("run", r#"the input of child "takes" does not serialize: NaN is no number in JSON"#),
         ("start", r#"the input of child "divides" does not serialize: NaN is no number in JSON"#),
         ("one way", r#"the input of child "takes_one_way" does not serialize: "#),
+        ("step", r#"step "pay": its input does not serialize: NaN is no number in JSON (at "#),
         ("next", "the input of the next run does not serialize: Some(None) would be read as None"),
     ];
     Lab::run(7, async |lab| {

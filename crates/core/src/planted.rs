@@ -439,6 +439,8 @@ bugs! {
     NullVariantsEqual = "null-variants-equal",
     /// An integer that is written as a float is another input.
     NumbersByText = "numbers-by-text",
+    /// A step with an input that does not serialize is compared with nothing.
+    UnwrittenInputIgnored = "unwritten-input-ignored",
     /// An empty value inside of an option is recorded, and read back as none.
     SomeNoneRecorded = "some-none-recorded",
     /// Live code sees another value than a replay does.
