@@ -21,9 +21,22 @@ use abide_core::planted::{Bug, planted};
 /// A value that is written only if it can be read back.
 pub(crate) struct Readable<'a, T: ?Sized> {
     value: &'a T,
-    is_in_option: bool,
+    place: Place,
     fields: Fields,
 }
+
+/// The place of a value in the one around it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Any,
+    /// The value of a `Some`.
+    Option,
+    /// The text of a `RawValue` that is the value of a `Some`.
+    RawInOption,
+}
+
+/// The name under which `serde_json` writes a `RawValue`: a struct whose only field is its JSON.
+const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// Which fields of structs are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +49,7 @@ enum Fields {
 
 impl<'a, T: ?Sized> Readable<'a, T> {
     pub(crate) fn new(value: &'a T) -> Self {
-        Self { value, is_in_option: false, fields: Fields::All }
+        Self { value, place: Place::Any, fields: Fields::All }
     }
 
     /// The same without the fields that are `null`, for a comparison: nobody reads it.
@@ -47,15 +60,15 @@ impl<'a, T: ?Sized> Readable<'a, T> {
 
 impl<T: Serialize + ?Sized> Serialize for Readable<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { value, is_in_option, fields } = *self;
-        value.serialize(Checked { inner: serializer, is_in_option, fields })
+        let Self { value, place, fields } = *self;
+        value.serialize(Checked { inner: serializer, place, fields })
     }
 }
 
 impl Fields {
     /// Returns a part of a value whose fields are written like this.
     fn of<T: ?Sized>(self, value: &T) -> Readable<'_, T> {
-        Readable { value, is_in_option: false, fields: self }
+        Readable { value, place: Place::Any, fields: self }
     }
 
     fn leave_out<T: Serialize + ?Sized>(self, value: &T) -> bool {
@@ -79,8 +92,7 @@ impl io::Write for OnlyNull {
 /// The serializer itself.
 struct Checked<S> {
     inner: S,
-    /// Whether the value is that of a `Some`.
-    is_in_option: bool,
+    place: Place,
     fields: Fields,
 }
 
@@ -88,7 +100,7 @@ impl<S: Serializer> Checked<S> {
     /// Returns the inner serializer for a value that is written as `null`, which must not stand
     /// inside of an option.
     fn for_null(self, what: &str) -> Result<S, S::Error> {
-        match self.is_in_option && !planted(Bug::SomeNoneRecorded) {
+        match self.place != Place::Any && !planted(Bug::SomeNoneRecorded) {
             true => Err(S::Error::custom(format_args!("Some({what}) would be read as None"))),
             false => Ok(self.inner),
         }
@@ -135,7 +147,6 @@ impl<S: Serializer> Serializer for Checked<S> {
         serialize_u64(u64),
         serialize_u128(u128),
         serialize_char(char),
-        serialize_str(&str),
         serialize_bytes(&[u8]),
     );
 
@@ -145,6 +156,13 @@ impl<S: Serializer> Serializer for Checked<S> {
 
     fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {
         self.finite(value)?.serialize_f64(value)
+    }
+
+    fn serialize_str(self, text: &str) -> Result<S::Ok, S::Error> {
+        match self.place == Place::RawInOption && text == "null" {
+            true => self.for_null(text)?.serialize_str(text),
+            false => self.inner.serialize_str(text),
+        }
     }
 
     fn serialize_none(self) -> Result<S::Ok, S::Error> {
@@ -160,7 +178,7 @@ impl<S: Serializer> Serializer for Checked<S> {
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_some(&Readable { value, is_in_option: true, fields: self.fields })
+        self.inner.serialize_some(&Readable { value, place: Place::Option, fields: self.fields })
     }
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
@@ -169,8 +187,8 @@ impl<S: Serializer> Serializer for Checked<S> {
         value: &T,
     ) -> Result<S::Ok, S::Error> {
         // JSON has only the inner value.
-        let Self { inner, is_in_option, fields } = self;
-        inner.serialize_newtype_struct(name, &Readable { value, is_in_option, fields })
+        let Self { inner, place, fields } = self;
+        inner.serialize_newtype_struct(name, &Readable { value, place, fields })
     }
 
     fn serialize_unit_variant(
@@ -223,7 +241,10 @@ impl<S: Serializer> Serializer for Checked<S> {
     }
 
     fn serialize_struct(self, name: &'static str, length: usize) -> Result<Self::SerializeStruct, S::Error> {
-        Parts::of(self.inner.serialize_struct(name, length), self.fields)
+        let is_raw = self.place == Place::Option && name == RAW_VALUE;
+        let place = if is_raw { Place::RawInOption } else { Place::Any };
+        let inner = self.inner.serialize_struct(name, length)?;
+        Ok(Parts { inner, place, fields: self.fields })
     }
 
     fn serialize_struct_variant(
@@ -248,12 +269,13 @@ impl<S: Serializer> Serializer for Checked<S> {
 /// A compound value whose parts are checked one by one.
 struct Parts<S> {
     inner: S,
+    place: Place,
     fields: Fields,
 }
 
 impl<S> Parts<S> {
     fn of<E>(inner: Result<S, E>, fields: Fields) -> Result<Self, E> {
-        inner.map(|inner| Self { inner, fields })
+        inner.map(|inner| Self { inner, place: Place::Any, fields })
     }
 }
 
@@ -296,7 +318,10 @@ macro_rules! named_parts {
             ) -> Result<(), S::Error> {
                 match self.fields.leave_out(value) {
                     true => self.inner.skip_field(name),
-                    false => self.inner.serialize_field(name, &self.fields.of(value)),
+                    false => {
+                        let Self { place, fields, .. } = *self;
+                        self.inner.serialize_field(name, &Readable { value, place, fields })
+                    }
                 }
             }
 

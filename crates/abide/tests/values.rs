@@ -9,6 +9,7 @@ use abide::{ClientError, Status};
 use abide_store::memory::MemoryTable;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 
 /// The values that code saw, in order.
 #[derive(Clone, Default)]
@@ -94,6 +95,11 @@ fn nested(depth: u32) -> Nested {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Nested(Vec<Self>);
 
+/// Returns a value that is kept as the text of its JSON.
+fn raw(json: &str) -> Box<RawValue> {
+    RawValue::from_string(json.to_owned()).unwrap()
+}
+
 /// Returns this value from this kind of step.
 async fn give<T>(ctx: &Ctx, how: &str, value: T) -> Result<String>
 where
@@ -149,12 +155,14 @@ async fn gives(ctx: Ctx, (how, what): (String, String)) -> Result<String> {
         "numbers" => give(&ctx, how, (u128::MAX, i128::MIN, u64::MAX, f64::MIN_POSITIVE, -0.0_f64)).await,
         "keys" => give(&ctx, how, BTreeMap::from([(-7_i64, true)])).await,
         "null" => give(&ctx, how, Some(serde_json::Value::Null)).await,
+        "some raw null" => give(&ctx, how, Some(raw("null"))).await,
+        "raw" => give(&ctx, how, (raw("null"), Some(raw("[null]")), Some("null".to_owned()))).await,
         other => Err(Error::fatal(format!("no sort of value: {other}"))),
     }
 }
 
 /// Values that would be read as others, or not at all, and the complaints about them.
-const UNREADABLE: [(&str, &str); 15] = [
+const UNREADABLE: [(&str, &str); 16] = [
     ("nan", "f64 does not serialize: NaN is no number in JSON"),
     ("infinite", "f32 does not serialize: -inf is no number in JSON"),
     ("some nan", "inf is no number in JSON"),
@@ -166,6 +174,7 @@ const UNREADABLE: [(&str, &str); 15] = [
     ("some unit struct", "Some(Unit) would be read as None"),
     ("some some none", "Some(None) would be read as None"),
     ("null", "Some(()) would be read as None"),
+    ("some raw null", "Some(null) would be read as None"),
     ("pair", "key must be a string"),
     ("one way", "it cannot be read back: nobody reads this"),
     ("trap", "it cannot be read back: it is a trap"),
@@ -218,6 +227,7 @@ fn what_can_be_read_back_is_recorded() {
     let rows = [
         ("none", "(None, Some(Some(1)), ())"),
         ("keys", "{-7: true}"),
+        ("raw", r#"(RawValue(null), Some(RawValue([null])), Some("null"))"#),
         (
             "numbers",
             "(340282366920938463463374607431768211455, -170141183460469231731687303715884105728, \
