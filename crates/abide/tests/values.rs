@@ -1,6 +1,7 @@
 //! Recorded values can be read back: a value that would be read as another one is not recorded.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
@@ -177,7 +178,7 @@ const UNREADABLE: [(&str, &str); 16] = [
     ("some raw null", "Some(null) would be read as None"),
     ("pair", "key must be a string"),
     ("one way", "it cannot be read back: nobody reads this"),
-    ("trap", "it cannot be read back: it is a trap"),
+    ("trap", "it cannot be read back: reading it panicked: it is a trap"),
     ("nested", "it cannot be read back: recursion limit exceeded"),
 ];
 
@@ -352,5 +353,72 @@ fn results_of_workflows_and_tasks_are_checked_too() {
         let failed = abide.run(divides, -1.0).await.unwrap_err().to_string();
         let expected = r#"the result of task "divides" does not serialize: -inf is no number in JSON"#;
         assert!(failed.contains(expected), "{failed}");
+    });
+}
+
+/// A type that panics when it is read, once a deploy has made it do so.
+#[derive(Clone, Debug, Serialize)]
+struct Moody(u32);
+
+static IS_MOODY: AtomicBool = AtomicBool::new(false);
+
+impl<'de> Deserialize<'de> for Moody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        assert!(!IS_MOODY.load(Ordering::Relaxed), "not in the mood");
+        u32::deserialize(deserializer).map(Self)
+    }
+}
+
+#[task]
+async fn moody_task(_ctx: Ctx, input: Moody) -> Result<Moody> {
+    Ok(input)
+}
+
+#[workflow]
+async fn reads_moody(ctx: Ctx, what: String) -> Result<u32> {
+    let Moody(read) = match what.as_str() {
+        "step" => ctx.step("moody", || async { Ok(Moody(1)) }).await?,
+        "child" => ctx.run(moody_task, Moody(1)).await?,
+        _ => ctx.recv("moody").await?,
+    };
+    ctx.sleep(hours(1)).await?;
+    Ok(read)
+}
+
+#[workflow]
+async fn takes_moody(ctx: Ctx, Moody(input): Moody) -> Result<u32> {
+    ctx.sleep(hours(1)).await?;
+    Ok(input)
+}
+
+/// Code can be mended, so a panic of the code that reads is no end.
+#[test]
+fn a_record_whose_reading_panics_blocks_until_the_code_is_mended() {
+    Lab::run(9, async |lab| {
+        let (machine, abide) = lab.worker().await.unwrap();
+        let reads = ["step", "child", "signal"];
+        for what in reads {
+            abide.start(reads_moody, what.to_owned()).id(what).await.unwrap();
+        }
+        abide.handle::<u32>("signal").signal("moody", &1).await.unwrap();
+        abide.start(takes_moody, Moody(1)).id("input").await.unwrap();
+        lab.sleep(minutes(1)).await;
+        lab.crash(machine);
+        IS_MOODY.store(true, Ordering::Relaxed);
+        let (machine, abide) = lab.worker().await.unwrap();
+        lab.sleep(hours(2)).await;
+        let ids = reads.into_iter().chain(["input"]);
+        for id in ids.clone() {
+            let handle = abide.handle::<u32>(id);
+            let why = handle.why().await.unwrap();
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+            assert!(why.contains("not in the mood"), "{why}");
+        }
+        lab.crash(machine);
+        IS_MOODY.store(false, Ordering::Relaxed);
+        let (_, abide) = lab.worker_with(|builder| builder.build("2")).await.unwrap();
+        for id in ids {
+            assert_eq!(abide.handle::<u32>(id).result().await.unwrap(), 1, "{id}");
+        }
     });
 }

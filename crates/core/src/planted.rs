@@ -445,6 +445,8 @@ bugs! {
     SomeNoneRecorded = "some-none-recorded",
     /// Live code sees another value than a replay does.
     ValueNotReadBack = "value-not-read-back",
+    /// A type that panics when its record is read fails the run for good.
+    ReadingPanics = "reading-panics",
     /// A start of a renamed workflow does not attach to one under its old name.
     OldCodeNameForgotten = "old-code-name-forgotten",
     /// An error does not say where it was.
