@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::code::Recorded;
 use abide_core::planted::{Bug, planted};
-use abide_core::{Block, ExecutionId, Kind, Name, Payload};
+use abide_core::{Block, ExecutionId, Kind, Name};
 use abide_engine::{Client, Engine};
 use serde::Serialize;
 
+use crate::canonical::Input;
 use crate::client_error::ClientError;
 use crate::code::{Code, CodeNames, KnownCode};
-use crate::data;
 use crate::filter::{Filter, Listed};
 use crate::handle::Handle;
 use crate::open::{Builder, Closer};
@@ -79,13 +79,13 @@ impl Abide {
         let client = &self.inner.client;
         let id = ExecutionId::new(id)?;
         let wanted = Name::of_field("workflow name", name)?;
-        let payload: Payload = data::encode(input).map_err(|error| ClientError::Data {
+        let input = Input::written(input).map_err(|error| ClientError::Data {
             message: format!("the input of {name:?} does not serialize: {error}"),
         })?;
         let names = match self.inner.code.find(&wanted) {
             Some(code) => {
                 let unreadable = |block: Block| ClientError::Data { message: block.to_string() };
-                code.check(&payload).or_else(|block| match planted(Bug::NamedInputUnchecked) {
+                code.check(&input.payload).or_else(|block| match planted(Bug::NamedInputUnchecked) {
                     true => Ok(()),
                     false => Err(unreadable(block)),
                 })?;
@@ -98,7 +98,7 @@ impl Abide {
                 CodeNames::checked(kind.ok_or_else(unknown)?, name, &[])?
             }
         };
-        let start = StartOptions::default().start(names, payload, || client.now())?;
+        let start = StartOptions::default().start(names, input, || client.now())?;
         let begun =
             client.start(&id, start.into()).await.map_err(|error| ClientError::of(id.as_str(), error))?;
         Ok(Handle::begun(client.clone(), id, begun))

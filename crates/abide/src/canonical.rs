@@ -2,22 +2,57 @@
 //!
 //! Members of objects are sorted by name, and members that are `null` are left out. So neither the
 //! order of a `HashMap` nor a new optional field makes an input a different one. White space and
-//! the way a character is escaped do not count. Everything else does: the order of sequences, and
-//! how a number is written.
+//! the way a character is escaped do not count, and an integer is the same number as a float: `5`
+//! is `5.0`. Everything else counts: the order of sequences, and how other numbers are written.
+//!
+//! Not every `null` is a field without a value. That of `{"Pay":null}` is the content of a variant,
+//! and without it `Pay(None)` would be the same as `Refund(None)`. [`Nulls`] has the rules.
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{ContentHash, Name, Payload};
 use serde::Serialize;
 
+use crate::code::Value;
 use crate::data;
+use crate::readable::Readable;
 
-/// Returns the hash by which an input is compared.
+/// Returns the hash by which an input is compared of which the JSON is known, but not the type.
 pub fn hash(input: &Payload) -> ContentHash {
-    let json = input.as_bytes();
+    hash_by(input, || canonical(input.as_bytes(), Nulls::OfText))
+}
+
+/// An input as it is recorded, and the hash by which it is compared.
+#[derive(Clone, Debug)]
+pub(crate) struct Input {
+    pub(crate) payload: Payload,
+    pub(crate) hash: ContentHash,
+}
+
+impl Input {
+    /// Returns the input of code that can read it back.
+    pub(crate) fn of<T: Value>(value: &T) -> Result<Self, serde_json::Error> {
+        let (payload, _) = data::round_trip(value)?;
+        Ok(Self { hash: value.input_hash(&payload), payload })
+    }
+
+    /// Returns an input that only its writer has a type for.
+    pub(crate) fn written<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
+        let payload = data::encode(value)?;
+        Ok(Self { hash: hash_of(value, &payload), payload })
+    }
+}
+
+/// Returns the hash by which a value is compared that has this JSON.
+pub(crate) fn hash_of<T: Serialize + ?Sized>(value: &T, json: &Payload) -> ContentHash {
+    hash_by(json, || canonical_of(value, json.as_bytes()))
+}
+
+fn hash_by(json: &Payload, canonical: impl FnOnce() -> Option<Vec<u8>>) -> ContentHash {
+    let json = json.as_bytes();
     if is_canonical(json) || planted(Bug::InputOrderCounts) {
         return ContentHash::of(json);
     }
-    match canonical(json) {
+    match canonical() {
         Some(text) => ContentHash::of(&text),
         // Not JSON, or nested too deeply to be read back: compared byte by byte.
         None => ContentHash::of(json),
@@ -32,7 +67,7 @@ pub fn hash(input: &Payload) -> ContentHash {
 pub(crate) fn key<K: Serialize + ?Sized>(key: &K) -> Result<Name, String> {
     const KEY_BYTES_MAX: usize = 64;
     let json = data::encode(&key).map_err(|error| format!("its key does not serialize: {error}"))?;
-    let text = canonical(json.as_bytes()).unwrap_or_else(|| json.as_bytes().to_vec());
+    let text = canonical_of(key, json.as_bytes()).unwrap_or_else(|| json.as_bytes().to_vec());
     let is_json = |plain: &String| serde_json::from_str::<serde::de::IgnoredAny>(plain).is_ok();
     let plain = serde_json::from_slice::<String>(&text)
         .ok()
@@ -45,13 +80,81 @@ pub(crate) fn key<K: Serialize + ?Sized>(key: &K) -> Result<Name, String> {
     }
 }
 
-/// Whether this JSON has only one way to be written: no objects, no escapes and no white space.
+/// Whether this JSON is known to be canonical: a string without escapes, or anything without
+/// objects, escapes, white space, fractions and exponents.
 fn is_canonical(json: &[u8]) -> bool {
-    !json.iter().any(|byte| matches!(byte, b'{' | b'\\' | b' ' | b'\t' | b'\n' | b'\r'))
+    if let [b'"', .., b'"'] = json {
+        return !json.contains(&b'\\');
+    }
+    let is_written_otherwise = |byte: &u8| matches!(byte, b'{' | b'\\' | b' ' | b'\t' | b'\n' | b'\r');
+    let is_in_number = |pair: &[u8]| pair[0].is_ascii_digit() && matches!(pair[1], b'.' | b'e' | b'E');
+    !json.iter().any(is_written_otherwise) && !json.windows(2).any(is_in_number)
 }
 
-fn canonical(json: &[u8]) -> Option<Vec<u8>> {
-    let mut reader = Reader { json, at: 0, depth: 0 };
+/// Returns the value of a number that is written with a fraction or an exponent, if that value is
+/// an integer below 2^53. Above, a float stands for several integers. Zero with a sign is none: a
+/// program can distinguish it.
+fn integer(number: &[u8]) -> Option<i64> {
+    const BELOW: i64 = 1 << 53;
+    if !number.iter().any(|byte| b".eE".contains(byte)) || planted(Bug::NumbersByText) {
+        return None;
+    }
+    let number = str::from_utf8(number).ok()?;
+    let is_negative = number.starts_with('-');
+    let number = number.strip_prefix('-').unwrap_or(number);
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(fraction) {
+        return None;
+    }
+    // By its digits and not as a float, which would take 5.00000000000000000001 for 5.
+    let digits = [whole, fraction].concat();
+    let significant = digits.trim_end_matches('0');
+    if significant.is_empty() {
+        return (!is_negative).then_some(0);
+    }
+    let zero_count = i64::try_from(digits.len() - significant.len()).ok()?;
+    let fraction_count = i64::try_from(fraction.len()).ok()?;
+    let exponent = exponent.parse::<i32>().ok()?;
+    let power = u32::try_from(i64::from(exponent) + zero_count - fraction_count).ok()?;
+    let value = significant.parse::<i64>().ok()?.checked_mul(10_i64.checked_pow(power)?)?;
+    (value < BELOW).then_some(if is_negative { -value } else { value })
+}
+
+/// Which members that are `null` count.
+#[derive(Clone, Copy)]
+enum Nulls {
+    /// The fields of structs are gone already. Entries of maps and the contents of variants are
+    /// left, and count where an object has nothing else.
+    OfValue,
+    /// Whether an object was a struct, a map or a variant is unknown. A variant has one member.
+    OfText,
+}
+
+impl Nulls {
+    /// Whether the members of this object that are `null` count.
+    fn count_in(self, members: &[(Vec<u8>, Vec<u8>)]) -> bool {
+        let count = match self {
+            Self::OfValue => members.iter().all(|(_, value)| value == b"null"),
+            Self::OfText => members.len() == 1,
+        };
+        (count && !planted(Bug::NullVariantsEqual)) || planted(Bug::NullMembersCount)
+    }
+}
+
+/// Returns the canonical form of a value that has this JSON. A value with a `null` in it is written
+/// once more, without its fields that are `null`: that they are fields cannot be read off the JSON.
+fn canonical_of<T: Serialize + ?Sized>(value: &T, json: &[u8]) -> Option<Vec<u8>> {
+    let has_null = json.windows(5).any(|window| window == b":null") && !planted(Bug::NullMembersCount);
+    match has_null {
+        true => canonical(&serde_json::to_vec(&Readable::without_null_fields(value)).ok()?, Nulls::OfValue),
+        false => canonical(json, Nulls::OfValue),
+    }
+}
+
+fn canonical(json: &[u8], nulls: Nulls) -> Option<Vec<u8>> {
+    let mut reader = Reader { json, at: 0, depth: 0, nulls };
     let mut text = Vec::with_capacity(json.len());
     reader.value(&mut text)?;
     (reader.peek().is_none()).then_some(text)
@@ -63,6 +166,7 @@ struct Reader<'a> {
     json: &'a [u8],
     at: usize,
     depth: usize,
+    nulls: Nulls,
 }
 
 impl<'a> Reader<'a> {
@@ -92,7 +196,13 @@ impl<'a> Reader<'a> {
             b'{' => self.object(text)?,
             b'[' => self.array(text)?,
             b'"' => self.string(text)?,
-            _ => text.extend_from_slice(self.word()?),
+            _ => {
+                let word = self.word()?;
+                match integer(word) {
+                    Some(value) => text.extend_from_slice(value.to_string().as_bytes()),
+                    None => text.extend_from_slice(word),
+                }
+            }
         }
         self.depth -= 1;
         Some(())
@@ -113,7 +223,9 @@ impl<'a> Reader<'a> {
             self.value(&mut value)?;
             members.push((name, value));
         }
-        members.retain(|(_, value)| value != b"null" || planted(Bug::NullMembersCount));
+        if !self.nulls.count_in(&members) {
+            members.retain(|(_, value)| value != b"null");
+        }
         members.sort();
         text.push(b'{');
         for (nth, (name, value)) in members.iter().enumerate() {
@@ -191,18 +303,120 @@ mod tests {
     fn what_does_not_count_is_left_out() {
         let rows = [
             (r#"{"b":1,"a":2}"#, r#"{"a":2,"b":1}"#),
-            (r#"{"a":null}"#, "{}"),
-            (r#"{"a":null,"b":[null,{"c":null}]}"#, r#"{"b":[null,{}]}"#),
+            (r#"{"a":null}"#, r#"{"a":null}"#),
+            (r#"{"a":null,"b":null}"#, "{}"),
+            (r#"{"a":null,"b":[null,{"c":null}]}"#, r#"{"b":[null,{"c":null}]}"#),
             ("null", "null"),
-            (" [ 1 , 2.50 ,\t-3e4 ] ", "[1,2.50,-3e4]"),
+            (" [ 1 , 2.50 ,\t-3e4 ] ", "[1,2.50,-30000]"),
             (r#"{ "b" : { "d":1, "c":"x y" } }"#, r#"{"b":{"c":"x y","d":1}}"#),
             (r#""\u0061\/\"""#, r#""a/\"""#),
             (r#"{"\u0062":1,"a":2}"#, r#"{"a":2,"b":1}"#),
             ("340282366920938463463374607431768211455", "340282366920938463463374607431768211455"),
         ];
         for (json, expected) in rows {
-            let text = canonical(json.as_bytes()).expect(json);
+            let text = canonical(json.as_bytes(), Nulls::OfText).expect(json);
             assert_eq!(String::from_utf8_lossy(&text), expected);
+        }
+    }
+
+    #[test]
+    fn equal_integers_are_written_alike() {
+        let rows = [
+            ("5", &["5.0", "5.000", "5e0", "5E+0", "0.5e1", "50e-1", "500.0E-2"][..]),
+            ("-5", &["-5.0", "-5e0", "-0.05e2"]),
+            ("0", &["0.0", "0e9", "0.00e-3"]),
+            ("9007199254740991", &["9007199254740991.0", "9007199254740.991e3"]),
+            ("1000000000000000", &["1e15", "1.0e15", "10e14"]),
+        ];
+        for (integer, others) in rows {
+            let hash_of = |json: &str| hash(&Payload::from(json));
+            for other in others {
+                assert_eq!(hash_of(integer), hash_of(other), "{other}");
+                let list = |json: &str| hash_of(&format!("[\"1e2\",{json}]"));
+                assert_eq!(list(integer), list(other), "{other}");
+            }
+        }
+        let kept =
+            ["-0.0", "-0", "-0e1", "9007199254740992.0", "1e16", "5.5", "5.50", "5.00000000000000000001"];
+        let odd = ["1e-1", "1e99999999999999999999", "1e", "1.", "-.0", "1e+", "NaN", "1.2.3", "--1.0"];
+        for json in kept.into_iter().chain(odd) {
+            assert_eq!(hash(&Payload::from(json)), ContentHash::of(json.as_bytes()), "{json}");
+        }
+    }
+
+    #[test]
+    fn digits_in_strings_are_no_numbers() {
+        for json in [r#""5.0""#, r#"["5.0","1e1"]"#, r#"{"5.0":"5e0"}"#] {
+            assert_eq!(hash(&Payload::from(json)), ContentHash::of(json.as_bytes()), "{json}");
+        }
+    }
+
+    #[derive(Serialize)]
+    struct Fields<T> {
+        a: Option<T>,
+        b: (),
+        c: Unit,
+        d: Box<serde_json::value::RawValue>,
+    }
+
+    #[derive(Serialize)]
+    struct Unit;
+
+    #[derive(Serialize)]
+    enum Variant<T> {
+        Newtype(T),
+        Named { a: T, b: Option<u8> },
+        Tuple(T, ()),
+    }
+
+    #[derive(Serialize)]
+    #[serde(tag = "tag", content = "content")]
+    enum Adjacent {
+        Pay(Option<u8>),
+    }
+
+    #[derive(Serialize)]
+    struct Flat<T> {
+        id: Option<u8>,
+        #[serde(flatten)]
+        rest: T,
+    }
+
+    fn fields<T>(a: Option<T>) -> Fields<T> {
+        let d = serde_json::value::RawValue::from_string("null".to_owned()).unwrap();
+        Fields { a, b: (), c: Unit, d }
+    }
+
+    fn form<T: Serialize>(value: &T) -> String {
+        let json = data::encode(value).unwrap();
+        String::from_utf8(canonical_of(value, json.as_bytes()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_null_is_left_out_of_structs_and_kept_in_variants() {
+        let map = |pairs: &[(&str, Option<u8>)]| -> std::collections::BTreeMap<String, Option<u8>> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        };
+        let rows = [
+            (form(&fields(None::<u8>)), "{}"),
+            (form(&fields(Some(fields(Some(1))))), r#"{"a":{"a":1}}"#),
+            (form(&Variant::Newtype(None::<u8>)), r#"{"Newtype":null}"#),
+            (form(&Variant::Newtype(fields(None::<u8>))), r#"{"Newtype":{}}"#),
+            (form(&Variant::Named { a: None::<u8>, b: None }), r#"{"Named":{}}"#),
+            (form(&Variant::Tuple(None::<u8>, ())), r#"{"Tuple":[null,null]}"#),
+            (form(&fields(Some(Variant::Newtype(())))), r#"{"a":{"Newtype":null}}"#),
+            (form(&Adjacent::Pay(None)), r#"{"tag":"Pay"}"#),
+            (form(&map(&[("ann", None)])), r#"{"ann":null}"#),
+            (form(&map(&[("ann", None), ("bob", None)])), r#"{"ann":null,"bob":null}"#),
+            (form(&map(&[("ann", None), ("bob", Some(1))])), r#"{"bob":1}"#),
+            (form(&serde_json::json!({ "a": 1, "b": null, "c": [null] })), r#"{"a":1,"c":[null]}"#),
+            // A flattened variant is an entry of a map, and so are its neighbours.
+            (form(&Flat { id: Some(1), rest: Variant::Newtype(()) }), r#"{"id":1}"#),
+            (form(&Flat { id: None, rest: Variant::Newtype(()) }), r#"{"Newtype":null,"id":null}"#),
+            (form(&(None::<u8>, ":null")), r#"[null,":null"]"#),
+        ];
+        for (form, expected) in rows {
+            assert_eq!(form, expected);
         }
     }
 
@@ -211,7 +425,7 @@ mod tests {
         let deep = "[".repeat(200) + &"]".repeat(200);
         for text in ["", "{", "[1", "[1 2]", r#"{"a" 1}"#, r#"{"a":1"#, r#""a"#, r#""\""#, "1 2", "}", &deep]
         {
-            assert_eq!(canonical(text.as_bytes()), None, "{text}");
+            assert_eq!(canonical(text.as_bytes(), Nulls::OfText), None, "{text}");
         }
     }
 
@@ -244,8 +458,8 @@ mod tests {
             let turn = turn.min(members.len());
             members.rotate_left(turn);
             let turned = format!(" {{ {} }}", members.join(" , "));
-            let text = canonical(sorted.as_bytes()).unwrap();
-            prop_assert_eq!(&text, &canonical(turned.as_bytes()).unwrap());
+            let text = canonical(sorted.as_bytes(), Nulls::OfText).unwrap();
+            prop_assert_eq!(&text, &canonical(turned.as_bytes(), Nulls::OfText).unwrap());
             prop_assert_eq!(
                 serde_json::from_slice::<Value>(&text).unwrap(),
                 serde_json::from_str::<Value>(&sorted).unwrap()

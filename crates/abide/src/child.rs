@@ -8,9 +8,9 @@ use crate::code::Recorded;
 use abide_core::{Block, ExecutionId, Op, OpKind};
 use abide_engine::{Delivery, OpHandle, Request, Site, Standing};
 
+use crate::canonical::Input;
 use crate::code::{Code, CodeNames};
 use crate::ctx::{Ctx, Opened, gone};
-use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
 use crate::slot::LazyOp;
@@ -72,10 +72,10 @@ impl<C: Code> StartChild<C> {
         input: Option<C::Input>,
     ) -> std::result::Result<Request, String> {
         let input = input.expect("it is opened once");
-        let (payload, _) = data::round_trip(&input)
+        let input = Input::of(&input)
             .map_err(|error| format!("the input of child {:?} does not serialize: {error}", C::NAME))?;
         let start = CodeNames::of::<C>()
-            .and_then(|code| options.start(code, payload, || ctx.now()))
+            .and_then(|code| options.start(code, input, || ctx.now()))
             .map_err(|error| error.to_string())?;
         let id = options.id.as_ref().map(ExecutionId::new).transpose().map_err(|error| error.to_string())?;
         let (delay, deadline) = (options.delay, options.deadline);

@@ -5,11 +5,12 @@ use std::future::Future;
 use std::sync::Arc;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Block, InvalidName, Kind, Name, Payload};
+use abide_core::{Block, ContentHash, InvalidName, Kind, Name, Payload};
 use abide_engine::{Board, CodeFuture, Registry, TaskAttempt, TaskCode, WorkflowCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::canonical;
 use crate::client_error::ClientError;
 use crate::ctx::{Ctx, State};
 use crate::data;
@@ -45,12 +46,20 @@ pub trait Value: Recorded + Send {
     /// Writes the value, unless it would be read back as another one.
     #[doc(hidden)]
     fn to_payload(&self) -> Result<Payload, serde_json::Error>;
+
+    /// Returns the hash by which the value is compared, which has this payload.
+    #[doc(hidden)]
+    fn input_hash(&self, payload: &Payload) -> ContentHash;
 }
 
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + Send> Value for T {
     fn to_payload(&self) -> Result<Payload, serde_json::Error> {
         data::encode(self)
+    }
+
+    fn input_hash(&self, payload: &Payload) -> ContentHash {
+        canonical::hash_of(self, payload)
     }
 }
 

@@ -18,13 +18,21 @@ use crate::readable::Readable;
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Payload, serde_json::Error> {
     match plain::text(value) {
         Some(payload) => Ok(payload),
-        None => serde_json::to_vec(&Readable(value)).map(Payload::from),
+        None => serde_json::to_vec(&Readable::new(value)).map(Payload::from),
     }
 }
 
-/// Returns the value in a payload.
+/// Returns the value in a payload. A panic in the code of the type says no more than its error
+/// would: that this code cannot read the payload. If it reached a workflow, the run would fail for
+/// good at a record that mended code can read.
 pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, serde_json::Error> {
-    serde_json::from_slice(payload.as_bytes())
+    if planted(Bug::ReadingPanics) {
+        return serde_json::from_slice(payload.as_bytes());
+    }
+    catch_unwind(|| serde_json::from_slice(payload.as_bytes())).unwrap_or_else(|panic| {
+        let failure = panics::failure(panic);
+        Err(serde_json::Error::custom(format_args!("reading it panicked: {}", failure.message)))
+    })
 }
 
 /// Returns the payload of a value, and the value as it is read back from it: the code sees the same

@@ -35,6 +35,10 @@ type Source = Box<dyn StdError + Send + Sync>;
 /// [typed](Error::typed) error. By default a failed step is retried as far as its policy allows;
 /// [`Error::fatal`] ends that.
 ///
+/// Inside of another error it keeps its kind and its value if that error returns it as its
+/// [`source`](std::error::Error::source). `impl std::error::Error for Refused {}` returns none: a
+/// cancellation in a `Refused` is then a plain error.
+///
 /// It is not a `std::error::Error` itself, because each of those converts into it. It dereferences
 /// to one, and [`Error::into_std`] turns it into one.
 pub struct Error(Plain);
@@ -334,12 +338,16 @@ impl fmt::Display for Note {
 impl StdError for Note {}
 
 /// Declares for any error whether another attempt makes sense.
+///
+/// Both methods overwrite the [kind](Error::kind) of the error and keep everything else. A timeout
+/// is no [timeout](Error::is_timeout) afterwards, and a workflow that returns a cancellation so
+/// marked fails. So they are for the errors of your own calls, not for those of `ctx`.
 pub trait ResultExt<T> {
-    /// Makes the error final: no retry.
+    /// Makes the error final, whatever its kind was: no retry.
     #[track_caller]
     fn or_fatal(self) -> Result<T>;
 
-    /// Makes the error transient: retried as far as the policy allows.
+    /// Makes the error transient, whatever its kind was: retried as far as the policy allows.
     #[track_caller]
     fn or_retry(self) -> Result<T>;
 }

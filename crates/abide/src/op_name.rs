@@ -17,11 +17,15 @@ pub(crate) struct OpName {
     pub(crate) site: Site,
 }
 
-/// The reason why an operation cannot have this name.
+/// The reason why an operation cannot be opened under its name.
 #[derive(Clone)]
 pub(crate) enum NoName {
     Name(InvalidName),
-    Key { name: Name, reason: String },
+    /// Its key or its input cannot be written.
+    Value {
+        name: Name,
+        reason: String,
+    },
 }
 
 impl NoName {
@@ -29,7 +33,7 @@ impl NoName {
     pub(crate) fn told(&self, kind: OpKind) -> String {
         match self {
             Self::Name(invalid) => invalid.clone().of_field(field(kind)).to_string(),
-            Self::Key { name, reason } => format!("{} {name:?}: {reason}", kind.word()),
+            Self::Value { name, reason } => format!("{} {name:?}: {reason}", kind.word()),
         }
     }
 }
@@ -72,8 +76,16 @@ impl OpName {
             let name = name.clone();
             self.name = match canonical::key(key) {
                 Ok(key) => Ok((name, Some(key))),
-                Err(reason) => Err(NoName::Key { name, reason }),
+                Err(reason) => Err(NoName::Value { name, reason }),
             };
+        }
+    }
+
+    /// Reports an input that cannot be written when the operation is opened.
+    pub(crate) fn refuse_input(&mut self, error: &serde_json::Error) {
+        if let Ok((name, _)) = &self.name {
+            let reason = format!("its input does not serialize: {error}");
+            self.name = Err(NoName::Value { name: name.clone(), reason });
         }
     }
 }

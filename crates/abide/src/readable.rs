@@ -3,8 +3,12 @@
 //! `serde_json` writes `null` for a float that is not finite, and for an empty value inside of an
 //! option, which reads back as `None`. This serializer refuses both, in the same pass. Everything
 //! else passes unchanged: the code below only forwards, and is compiled away.
+//!
+//! For comparisons it can leave out the fields that are `null`. Only a serializer knows them: in
+//! the JSON, the field of a struct looks like an entry of a map and like a variant.
 
 use std::fmt::Display;
+use std::io;
 
 use serde::Serialize;
 use serde::ser::{
@@ -15,26 +19,88 @@ use serde::ser::{
 use abide_core::planted::{Bug, planted};
 
 /// A value that is written only if it can be read back.
-pub(crate) struct Readable<'a, T: ?Sized>(pub(crate) &'a T);
+pub(crate) struct Readable<'a, T: ?Sized> {
+    value: &'a T,
+    place: Place,
+    fields: Fields,
+}
+
+/// The place of a value in the one around it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Any,
+    /// The value of a `Some`.
+    Option,
+    /// The text of a `RawValue` that is the value of a `Some`.
+    RawInOption,
+}
+
+/// The name under which `serde_json` writes a `RawValue`: a struct whose only field is its JSON.
+const RAW_VALUE: &str = "$serde_json::private::RawValue";
+
+/// Which fields of structs are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fields {
+    All,
+    /// All but those that are `null`. They still count in the announced length of their struct,
+    /// which JSON does not have.
+    Given,
+}
+
+impl<'a, T: ?Sized> Readable<'a, T> {
+    pub(crate) fn new(value: &'a T) -> Self {
+        Self { value, place: Place::Any, fields: Fields::All }
+    }
+
+    /// The same without the fields that are `null`, for a comparison: nobody reads it.
+    pub(crate) fn without_null_fields(value: &'a T) -> Self {
+        Self { fields: Fields::Given, ..Self::new(value) }
+    }
+}
 
 impl<T: Serialize + ?Sized> Serialize for Readable<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(Checked { inner: serializer, is_in_option: false })
+        let Self { value, place, fields } = *self;
+        value.serialize(Checked { inner: serializer, place, fields })
+    }
+}
+
+impl Fields {
+    /// Returns a part of a value whose fields are written like this.
+    fn of<T: ?Sized>(self, value: &T) -> Readable<'_, T> {
+        Readable { value, place: Place::Any, fields: self }
+    }
+
+    fn leave_out<T: Serialize + ?Sized>(self, value: &T) -> bool {
+        self == Self::Given && serde_json::to_writer(OnlyNull, value).is_ok()
+    }
+}
+
+/// A writer that takes nothing but `null`, so a value of any size is known by its first bytes.
+struct OnlyNull;
+
+impl io::Write for OnlyNull {
+    fn write(&mut self, json: &[u8]) -> io::Result<usize> {
+        if json == b"null" { Ok(json.len()) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
 /// The serializer itself.
 struct Checked<S> {
     inner: S,
-    /// Whether the value is that of a `Some`.
-    is_in_option: bool,
+    place: Place,
+    fields: Fields,
 }
 
 impl<S: Serializer> Checked<S> {
     /// Returns the inner serializer for a value that is written as `null`, which must not stand
     /// inside of an option.
     fn for_null(self, what: &str) -> Result<S, S::Error> {
-        match self.is_in_option && !planted(Bug::SomeNoneRecorded) {
+        match self.place != Place::Any && !planted(Bug::SomeNoneRecorded) {
             true => Err(S::Error::custom(format_args!("Some({what}) would be read as None"))),
             false => Ok(self.inner),
         }
@@ -81,7 +147,6 @@ impl<S: Serializer> Serializer for Checked<S> {
         serialize_u64(u64),
         serialize_u128(u128),
         serialize_char(char),
-        serialize_str(&str),
         serialize_bytes(&[u8]),
     );
 
@@ -91,6 +156,13 @@ impl<S: Serializer> Serializer for Checked<S> {
 
     fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {
         self.finite(value)?.serialize_f64(value)
+    }
+
+    fn serialize_str(self, text: &str) -> Result<S::Ok, S::Error> {
+        match self.place == Place::RawInOption && text == "null" {
+            true => self.for_null(text)?.serialize_str(text),
+            false => self.inner.serialize_str(text),
+        }
     }
 
     fn serialize_none(self) -> Result<S::Ok, S::Error> {
@@ -106,7 +178,7 @@ impl<S: Serializer> Serializer for Checked<S> {
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_some(&InOption(value))
+        self.inner.serialize_some(&Readable { value, place: Place::Option, fields: self.fields })
     }
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
@@ -115,10 +187,8 @@ impl<S: Serializer> Serializer for Checked<S> {
         value: &T,
     ) -> Result<S::Ok, S::Error> {
         // JSON has only the inner value.
-        match self.is_in_option {
-            true => self.inner.serialize_newtype_struct(name, &InOption(value)),
-            false => self.inner.serialize_newtype_struct(name, &Readable(value)),
-        }
+        let Self { inner, place, fields } = self;
+        inner.serialize_newtype_struct(name, &Readable { value, place, fields })
     }
 
     fn serialize_unit_variant(
@@ -137,15 +207,15 @@ impl<S: Serializer> Serializer for Checked<S> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_newtype_variant(name, index, variant, &Readable(value))
+        self.inner.serialize_newtype_variant(name, index, variant, &self.fields.of(value))
     }
 
     fn serialize_seq(self, length: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
-        self.inner.serialize_seq(length).map(Parts)
+        Parts::of(self.inner.serialize_seq(length), self.fields)
     }
 
     fn serialize_tuple(self, length: usize) -> Result<Self::SerializeTuple, S::Error> {
-        self.inner.serialize_tuple(length).map(Parts)
+        Parts::of(self.inner.serialize_tuple(length), self.fields)
     }
 
     fn serialize_tuple_struct(
@@ -153,7 +223,7 @@ impl<S: Serializer> Serializer for Checked<S> {
         name: &'static str,
         length: usize,
     ) -> Result<Self::SerializeTupleStruct, S::Error> {
-        self.inner.serialize_tuple_struct(name, length).map(Parts)
+        Parts::of(self.inner.serialize_tuple_struct(name, length), self.fields)
     }
 
     fn serialize_tuple_variant(
@@ -163,15 +233,18 @@ impl<S: Serializer> Serializer for Checked<S> {
         variant: &'static str,
         length: usize,
     ) -> Result<Self::SerializeTupleVariant, S::Error> {
-        self.inner.serialize_tuple_variant(name, index, variant, length).map(Parts)
+        Parts::of(self.inner.serialize_tuple_variant(name, index, variant, length), self.fields)
     }
 
     fn serialize_map(self, length: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
-        self.inner.serialize_map(length).map(Parts)
+        Parts::of(self.inner.serialize_map(length), self.fields)
     }
 
     fn serialize_struct(self, name: &'static str, length: usize) -> Result<Self::SerializeStruct, S::Error> {
-        self.inner.serialize_struct(name, length).map(Parts)
+        let is_raw = self.place == Place::Option && name == RAW_VALUE;
+        let place = if is_raw { Place::RawInOption } else { Place::Any };
+        let inner = self.inner.serialize_struct(name, length)?;
+        Ok(Parts { inner, place, fields: self.fields })
     }
 
     fn serialize_struct_variant(
@@ -181,7 +254,7 @@ impl<S: Serializer> Serializer for Checked<S> {
         variant: &'static str,
         length: usize,
     ) -> Result<Self::SerializeStructVariant, S::Error> {
-        self.inner.serialize_struct_variant(name, index, variant, length).map(Parts)
+        Parts::of(self.inner.serialize_struct_variant(name, index, variant, length), self.fields)
     }
 
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
@@ -193,17 +266,18 @@ impl<S: Serializer> Serializer for Checked<S> {
     }
 }
 
-/// The value of a `Some`.
-struct InOption<'a, T: ?Sized>(&'a T);
-
-impl<T: Serialize + ?Sized> Serialize for InOption<'_, T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(Checked { inner: serializer, is_in_option: true })
-    }
+/// A compound value whose parts are checked one by one.
+struct Parts<S> {
+    inner: S,
+    place: Place,
+    fields: Fields,
 }
 
-/// A compound value whose parts are checked one by one.
-struct Parts<S>(S);
+impl<S> Parts<S> {
+    fn of<E>(inner: Result<S, E>, fields: Fields) -> Result<Self, E> {
+        inner.map(|inner| Self { inner, place: Place::Any, fields })
+    }
+}
 
 /// Checks each part of compound values without names.
 macro_rules! parts {
@@ -213,11 +287,11 @@ macro_rules! parts {
             type Error = S::Error;
 
             fn $part<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-                self.0.$part(&Readable(value))
+                self.inner.$part(&self.fields.of(value))
             }
 
             fn end(self) -> Result<S::Ok, S::Error> {
-                self.0.end()
+                self.inner.end()
             }
         }
     )*};
@@ -242,15 +316,21 @@ macro_rules! named_parts {
                 name: &'static str,
                 value: &T,
             ) -> Result<(), S::Error> {
-                self.0.serialize_field(name, &Readable(value))
+                match self.fields.leave_out(value) {
+                    true => self.inner.skip_field(name),
+                    false => {
+                        let Self { place, fields, .. } = *self;
+                        self.inner.serialize_field(name, &Readable { value, place, fields })
+                    }
+                }
             }
 
             fn skip_field(&mut self, name: &'static str) -> Result<(), S::Error> {
-                self.0.skip_field(name)
+                self.inner.skip_field(name)
             }
 
             fn end(self) -> Result<S::Ok, S::Error> {
-                self.0.end()
+                self.inner.end()
             }
         }
     )*};
@@ -263,14 +343,14 @@ impl<S: SerializeMap> SerializeMap for Parts<S> {
     type Error = S::Error;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), S::Error> {
-        self.0.serialize_key(&Readable(key))
+        self.inner.serialize_key(&self.fields.of(key))
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-        self.0.serialize_value(&Readable(value))
+        self.inner.serialize_value(&self.fields.of(value))
     }
 
     fn end(self) -> Result<S::Ok, S::Error> {
-        self.0.end()
+        self.inner.end()
     }
 }

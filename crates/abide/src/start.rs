@@ -6,15 +6,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{ExecutionId, InvalidName, Name, Payload, Retry, Tag, Timestamp};
+use abide_core::{ExecutionId, InvalidName, Name, Retry, Tag, Timestamp};
 
 use abide_engine::{Begun, Client};
 
 use crate::abide::Abide;
-use crate::canonical;
+use crate::canonical::Input;
 use crate::client_error::ClientError;
 use crate::code::{Code, CodeNames};
-use crate::data;
 use crate::handle::{Handle, result_of};
 
 /// The options of a start, wherever it is made.
@@ -125,7 +124,7 @@ impl StartOptions {
     pub(crate) fn start(
         &self,
         code: CodeNames,
-        input: Payload,
+        input: Input,
         now: impl FnOnce() -> Timestamp,
     ) -> Result<abide_core::Start, InvalidName> {
         let now = LazyCell::new(now);
@@ -135,8 +134,8 @@ impl StartOptions {
         Ok(abide_core::Start {
             kind: code.kind,
             name: code.name,
-            input_hash: canonical::hash(&input),
-            input,
+            input_hash: input.hash,
+            input: input.payload,
             lane: Name::of_field("lane", self.lane.as_deref().unwrap_or("default"))?,
             requires: self.requires.iter().map(capability).collect::<Result<_, _>>()?,
             priority: self.priority,
@@ -163,14 +162,14 @@ pub(crate) fn tags(given: &[(String, String)]) -> Result<Vec<Tag>, InvalidName> 
 #[must_use = "nothing is started unless it is awaited"]
 pub struct Start<C: Code> {
     pub(crate) abide: Abide,
-    pub(crate) input: Result<Payload, ClientError>,
+    pub(crate) input: Result<Input, ClientError>,
     pub(crate) options: StartOptions,
     code: std::marker::PhantomData<fn() -> C>,
 }
 
 impl<C: Code> Start<C> {
     pub(crate) fn new(abide: &Abide, input: C::Input) -> Self {
-        let input = data::round_trip(&input).map(|(payload, _)| payload).map_err(|error| ClientError::Data {
+        let input = Input::of(&input).map_err(|error| ClientError::Data {
             message: format!("the input of {} {:?} does not serialize: {error}", C::KIND.word(), C::NAME),
         });
         Self { abide: abide.clone(), input, options: StartOptions::default(), code: std::marker::PhantomData }
@@ -213,7 +212,7 @@ impl<C: Code> IntoFuture for Start<C> {
 #[must_use = "nothing is started unless it is awaited"]
 pub struct Run<C: Code> {
     abide: Abide,
-    input: Result<Payload, ClientError>,
+    input: Result<Input, ClientError>,
     options: StartOptions,
     code: std::marker::PhantomData<fn() -> C>,
 }

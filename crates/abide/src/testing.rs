@@ -16,6 +16,7 @@
 //! }
 //! ```
 
+mod compare;
 mod crash;
 mod history;
 mod replay;

@@ -102,6 +102,29 @@ fn any_error_can_be_marked() {
     assert_eq!(Err::<(), _>(Own::Empty).or_fatal().unwrap_err().kind(), FailureKind::Fatal);
     let again = Err::<(), _>(Error::fatal("x")).or_retry().unwrap_err();
     assert_eq!(again.kind(), FailureKind::Error);
+    // The kind is overwritten, the value is kept.
+    let declined = Err::<(), _>(Error::typed(Declined { code: 51 })).or_fatal().unwrap_err();
+    assert_eq!((declined.kind(), declined.get()), (FailureKind::Fatal, Some(Declined { code: 51 })));
+}
+
+/// An error of a user's own that does not return the error inside of it.
+#[derive(Debug)]
+struct Silent(Error);
+
+impl std::fmt::Display for Silent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "silent: {}", self.0)
+    }
+}
+
+impl StdError for Silent {}
+
+#[test]
+fn an_error_inside_is_found_by_its_source_only() {
+    let error = || Error::typed(Declined { code: 51 }).into_fatal();
+    let (found, lost) = (Error::from(Own::Charge(error())), Error::from(Silent(error())));
+    assert_eq!((found.kind(), found.get()), (FailureKind::Fatal, Some(Declined { code: 51 })));
+    assert_eq!((lost.kind(), lost.get::<Declined>()), (FailureKind::Error, None));
 }
 
 fn with_anyhow() -> anyhow::Result<u32> {

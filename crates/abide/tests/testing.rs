@@ -230,6 +230,68 @@ fn a_crash_that_changes_what_is_recorded_is_told_with_its_position_and_both_side
     assert!(said.contains("\n  with the crash:    entry 3, step-recorded step \"way-"), "{said}");
 }
 
+#[workflow(name = "testing-draw")]
+async fn draw(ctx: Ctx) -> Result<usize> {
+    static DRAW_COUNT: AtomicU64 = AtomicU64::new(100);
+    let drawn = || async { Ok(format!("{}{}", "x".repeat(90), DRAW_COUNT.fetch_add(1, Ordering::Relaxed))) };
+    Ok(ctx.step("draw", drawn).await?.len())
+}
+
+#[test]
+fn a_crash_that_changes_the_end_of_a_long_value_is_told() {
+    let said = panic_of(|| crash_everywhere(draw, ()));
+    assert!(said.contains("changes what is recorded:"), "{said}");
+    assert!(said.ends_with("\n  entry 2: it differs from character 94 on: `0\"` and `2\"`"), "{said}");
+}
+
+/// Returns the end of a workflow.
+type End = fn() -> Result<String>;
+
+/// The end that a build has.
+struct Ends(End);
+
+#[workflow(name = "testing-ends")]
+async fn ends(ctx: Ctx) -> Result<String> {
+    ctx.step("one", || async { Ok(()) }).await?;
+    (ctx.state::<Ends>().0)()
+}
+
+#[test]
+fn a_replay_compares_the_whole_end() {
+    let replayed = |before: End, after: End| {
+        let history = Test::new().state(Ends(before)).run(async |abide: Abide| {
+            let _ = abide.run(ends, ()).id("v-1").await;
+            exported(&abide).await
+        });
+        Test::new().state(Ends(after)).replay(history).differs
+    };
+    let long: [End; 2] = [|| Ok("x".repeat(90) + "1"), || Ok("x".repeat(90) + "2")];
+    assert_eq!(replayed(long[0], long[0]), None);
+    let differs = replayed(long[0], long[1]).unwrap();
+    assert!(differs.ends_with("; it differs from character 92 on: `1\"` and `2\"`"), "{differs}");
+    let same: End = || Err(Error::new("no"));
+    // Its line is another one.
+    assert_eq!(replayed(same, || Err(Error::new("no"))), None);
+    let rows: [(End, End, &str); 4] = [
+        (same, || Err(Error::new("yes")), "it was recorded as failed: no, and is failed: yes"),
+        (same, || Err(Error::fatal("no")), "; its kind is error and fatal"),
+        (
+            same,
+            || Err(std::io::Error::other("no").into()),
+            "; its type is abide::Error and std::io::error::Error",
+        ),
+        (
+            || Err(Error::typed("x".repeat(90) + "1")),
+            || Err(Error::typed("x".repeat(90) + "2")),
+            "; its value differs from character 92 on: `1\"` and `2\"`",
+        ),
+    ];
+    for (before, after, expected) in rows {
+        let differs = replayed(before, after).unwrap();
+        assert!(differs.ends_with(expected), "{differs}");
+    }
+}
+
 #[test]
 fn a_workflow_that_waits_for_what_never_comes_is_told() {
     let said = panic_of(|| crash_everywhere(pair, 5));

@@ -1,6 +1,7 @@
 //! Recorded values can be read back: a value that would be read as another one is not recorded.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
@@ -9,6 +10,7 @@ use abide::{ClientError, Status};
 use abide_store::memory::MemoryTable;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 
 /// The values that code saw, in order.
 #[derive(Clone, Default)]
@@ -94,6 +96,11 @@ fn nested(depth: u32) -> Nested {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Nested(Vec<Self>);
 
+/// Returns a value that is kept as the text of its JSON.
+fn raw(json: &str) -> Box<RawValue> {
+    RawValue::from_string(json.to_owned()).unwrap()
+}
+
 /// Returns this value from this kind of step.
 async fn give<T>(ctx: &Ctx, how: &str, value: T) -> Result<String>
 where
@@ -149,12 +156,14 @@ async fn gives(ctx: Ctx, (how, what): (String, String)) -> Result<String> {
         "numbers" => give(&ctx, how, (u128::MAX, i128::MIN, u64::MAX, f64::MIN_POSITIVE, -0.0_f64)).await,
         "keys" => give(&ctx, how, BTreeMap::from([(-7_i64, true)])).await,
         "null" => give(&ctx, how, Some(serde_json::Value::Null)).await,
+        "some raw null" => give(&ctx, how, Some(raw("null"))).await,
+        "raw" => give(&ctx, how, (raw("null"), Some(raw("[null]")), Some("null".to_owned()))).await,
         other => Err(Error::fatal(format!("no sort of value: {other}"))),
     }
 }
 
 /// Values that would be read as others, or not at all, and the complaints about them.
-const UNREADABLE: [(&str, &str); 15] = [
+const UNREADABLE: [(&str, &str); 16] = [
     ("nan", "f64 does not serialize: NaN is no number in JSON"),
     ("infinite", "f32 does not serialize: -inf is no number in JSON"),
     ("some nan", "inf is no number in JSON"),
@@ -166,9 +175,10 @@ const UNREADABLE: [(&str, &str); 15] = [
     ("some unit struct", "Some(Unit) would be read as None"),
     ("some some none", "Some(None) would be read as None"),
     ("null", "Some(()) would be read as None"),
+    ("some raw null", "Some(null) would be read as None"),
     ("pair", "key must be a string"),
     ("one way", "it cannot be read back: nobody reads this"),
-    ("trap", "it cannot be read back: it is a trap"),
+    ("trap", "it cannot be read back: reading it panicked: it is a trap"),
     ("nested", "it cannot be read back: recursion limit exceeded"),
 ];
 
@@ -218,6 +228,7 @@ fn what_can_be_read_back_is_recorded() {
     let rows = [
         ("none", "(None, Some(Some(1)), ())"),
         ("keys", "{-7: true}"),
+        ("raw", r#"(RawValue(null), Some(RawValue([null])), Some("null"))"#),
         (
             "numbers",
             "(340282366920938463463374607431768211455, -170141183460469231731687303715884105728, \
@@ -275,6 +286,7 @@ async fn starts(ctx: Ctx, how: String) -> Result<String> {
         "run" => _ = ctx.run(takes, Some(f64::NAN)).await?,
         "start" => _ = ctx.start(divides, f64::NAN).await?,
         "one way" => ctx.run(takes_one_way, OneWay(1)).await?,
+        "step" => ctx.step("pay", || async { Ok(()) }).input(&[f64::NAN]).await?,
         "next" => return ctx.continue_as_new(Some(None::<u8>)).await,
         _ => return Err(Error::typed((1, f64::NAN))),
     }
@@ -311,6 +323,7 @@ fn workflows_are_blocked_at_inputs_that_cannot_be_read_back() {
         ("run", r#"the input of child "takes" does not serialize: NaN is no number in JSON"#),
         ("start", r#"the input of child "divides" does not serialize: NaN is no number in JSON"#),
         ("one way", r#"the input of child "takes_one_way" does not serialize: "#),
+        ("step", r#"step "pay": its input does not serialize: NaN is no number in JSON (at "#),
         ("next", "the input of the next run does not serialize: Some(None) would be read as None"),
     ];
     Lab::run(7, async |lab| {
@@ -340,5 +353,72 @@ fn results_of_workflows_and_tasks_are_checked_too() {
         let failed = abide.run(divides, -1.0).await.unwrap_err().to_string();
         let expected = r#"the result of task "divides" does not serialize: -inf is no number in JSON"#;
         assert!(failed.contains(expected), "{failed}");
+    });
+}
+
+/// A type that panics when it is read, once a deploy has made it do so.
+#[derive(Clone, Debug, Serialize)]
+struct Moody(u32);
+
+static IS_MOODY: AtomicBool = AtomicBool::new(false);
+
+impl<'de> Deserialize<'de> for Moody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        assert!(!IS_MOODY.load(Ordering::Relaxed), "not in the mood");
+        u32::deserialize(deserializer).map(Self)
+    }
+}
+
+#[task]
+async fn moody_task(_ctx: Ctx, input: Moody) -> Result<Moody> {
+    Ok(input)
+}
+
+#[workflow]
+async fn reads_moody(ctx: Ctx, what: String) -> Result<u32> {
+    let Moody(read) = match what.as_str() {
+        "step" => ctx.step("moody", || async { Ok(Moody(1)) }).await?,
+        "child" => ctx.run(moody_task, Moody(1)).await?,
+        _ => ctx.recv("moody").await?,
+    };
+    ctx.sleep(hours(1)).await?;
+    Ok(read)
+}
+
+#[workflow]
+async fn takes_moody(ctx: Ctx, Moody(input): Moody) -> Result<u32> {
+    ctx.sleep(hours(1)).await?;
+    Ok(input)
+}
+
+/// Code can be mended, so a panic of the code that reads is no end.
+#[test]
+fn a_record_whose_reading_panics_blocks_until_the_code_is_mended() {
+    Lab::run(9, async |lab| {
+        let (machine, abide) = lab.worker().await.unwrap();
+        let reads = ["step", "child", "signal"];
+        for what in reads {
+            abide.start(reads_moody, what.to_owned()).id(what).await.unwrap();
+        }
+        abide.handle::<u32>("signal").signal("moody", &1).await.unwrap();
+        abide.start(takes_moody, Moody(1)).id("input").await.unwrap();
+        lab.sleep(minutes(1)).await;
+        lab.crash(machine);
+        IS_MOODY.store(true, Ordering::Relaxed);
+        let (machine, abide) = lab.worker().await.unwrap();
+        lab.sleep(hours(2)).await;
+        let ids = reads.into_iter().chain(["input"]);
+        for id in ids.clone() {
+            let handle = abide.handle::<u32>(id);
+            let why = handle.why().await.unwrap();
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+            assert!(why.contains("not in the mood"), "{why}");
+        }
+        lab.crash(machine);
+        IS_MOODY.store(false, Ordering::Relaxed);
+        let (_, abide) = lab.worker_with(|builder| builder.build("2")).await.unwrap();
+        for id in ids {
+            assert_eq!(abide.handle::<u32>(id).result().await.unwrap(), 1, "{id}");
+        }
     });
 }

@@ -445,10 +445,18 @@ bugs! {
     AnyInputIgnored = "any-input-ignored",
     /// A new optional field makes another input.
     NullMembersCount = "null-members-count",
+    /// Variants that hold nothing are one input.
+    NullVariantsEqual = "null-variants-equal",
+    /// An integer that is written as a float is another input.
+    NumbersByText = "numbers-by-text",
+    /// A step with an input that does not serialize is compared with nothing.
+    UnwrittenInputIgnored = "unwritten-input-ignored",
     /// An empty value inside of an option is recorded, and read back as none.
     SomeNoneRecorded = "some-none-recorded",
     /// Live code sees another value than a replay does.
     ValueNotReadBack = "value-not-read-back",
+    /// A type that panics when its record is read fails the run for good.
+    ReadingPanics = "reading-panics",
     /// A start of a renamed workflow does not attach to one under its old name.
     OldCodeNameForgotten = "old-code-name-forgotten",
     /// An error does not say where it was.

@@ -13,10 +13,11 @@ use abide_engine::sim::{Sim, Still};
 use abide_engine::{Blocks, Client, Runtime};
 use abide_store::{Commit, ExecutionKey, Retire, Store, Submit, Workers, export};
 
+use super::compare::{describe, hidden_difference, timeless};
 use super::tap::{Passage, Tap};
 use super::test::{Test, opened, or_panic, stands_still};
 use crate::ClientError;
-use crate::code::Value;
+use crate::canonical::Input;
 use crate::code::{CodeNames, Workflow};
 use crate::handle::result_of;
 use crate::open::store_in_memory;
@@ -62,7 +63,7 @@ impl Test {
     }
 
     fn survived<W: Workflow>(&self, input: &W::Input) -> Result<Survived<W::Output>, String> {
-        let input = input.to_payload().map_err(|error| format!("the input does not serialize: {error}"))?;
+        let input = Input::of(input).map_err(|error| format!("the input does not serialize: {error}"))?;
         let start = |now| {
             let names = CodeNames::of::<W>();
             let start = names.and_then(|names| StartOptions::default().start(names, input.clone(), || now));
@@ -175,8 +176,12 @@ impl Life {
         for index in 0..self.runs.len().max(other.runs.len()) {
             let of = |life: &Self| life.runs.get(index).cloned().unwrap_or_default();
             let (undisturbed, crashed) = (of(self), of(other));
-            sides.extend(missing(&undisturbed, &crashed).map(|text| format!("  without the crash: {text}")));
-            sides.extend(missing(&crashed, &undisturbed).map(|text| format!("  with the crash:    {text}")));
+            let only_here = missing(&undisturbed, &crashed);
+            let only_there = missing(&crashed, &undisturbed);
+            let told = |entry: &&Entry| format!("entry {}, {}", entry.seq, describe(&entry.event));
+            sides.extend(only_here.iter().map(|entry| format!("  without the crash: {}", told(entry))));
+            sides.extend(only_there.iter().map(|entry| format!("  with the crash:    {}", told(entry))));
+            sides.extend(hidden(&only_here, &only_there));
         }
         match sides.is_empty() || planted(Bug::CrashUncompared) {
             true => Ok(()),
@@ -238,48 +243,26 @@ fn dying(key: ExecutionKey, crash: Option<Crash>) -> impl FnMut(&Commit) -> Pass
 }
 
 /// Returns the entries that only `here` has.
-fn missing<'a>(here: &'a [Entry], there: &'a [Entry]) -> impl Iterator<Item = String> + 'a {
-    let mut counts = BTreeMap::<String, usize>::new();
+fn missing<'a>(here: &'a [Entry], there: &'a [Entry]) -> Vec<&'a Entry> {
+    let mut counts = BTreeMap::<Vec<u8>, usize>::new();
     for entry in there {
         *counts.entry(timeless(&entry.event)).or_default() += 1;
     }
-    here.iter().filter_map(move |entry| {
+    let mut is_missing = |entry: &&Entry| {
         let count = counts.entry(timeless(&entry.event)).or_default();
         let is_missing = *count == 0;
         *count = count.saturating_sub(1);
-        is_missing.then(|| format!("entry {}, {}", entry.seq, describe(&entry.event)))
-    })
-}
-
-/// Returns an event as text, without its times.
-fn timeless(event: &Event) -> String {
-    let mut event = event.clone();
-    match &mut event {
-        Event::AttemptFailed { retry_at, first_at, .. } => {
-            (*retry_at, *first_at) = (Timestamp::from_micros(0), Timestamp::from_micros(0));
-        }
-        Event::TimerSet { due_at: at, .. } | Event::DeadlinePassed { until: at } => {
-            *at = Timestamp::from_micros(0);
-        }
-        _ => {}
-    }
-    format!("{event:?}")
-}
-
-/// Describes an event for people.
-pub(super) fn describe(event: &Event) -> String {
-    let op = event.op().map(|op| format!(" {op}")).unwrap_or_default();
-    let what = match event {
-        Event::StepRecorded(record) => format!(": {}", record.outcome),
-        Event::ChildFinished { outcome, .. } => format!(": {outcome}"),
-        Event::SignalReceived { payload, .. } => format!(": {}", payload.excerpt()),
-        Event::SignalRejected(rejected) => format!(": {rejected}"),
-        Event::AttemptFailed { attempt, failure, .. } => format!(", attempt {attempt}: {failure}"),
-        Event::ContinuedAsNew { input } => format!(": {}", input.excerpt()),
-        Event::Completed { result, .. } => format!(": {}", result.excerpt()),
-        Event::Failed(failure) => format!(": {failure}"),
-        Event::Blocked { reason, .. } => format!(": {reason}"),
-        _ => String::new(),
+        is_missing
     };
-    format!("{}{op}{what}", event.word())
+    here.iter().filter(|entry| is_missing(entry)).collect()
+}
+
+/// Describes how the entries of one operation differ, where that cannot be seen from both sides.
+fn hidden<'a>(undisturbed: &'a [&Entry], crashed: &'a [&Entry]) -> impl Iterator<Item = String> + 'a {
+    undisturbed.iter().filter_map(|entry| {
+        let identity = |event: &Event| (event.op().cloned(), event.word());
+        let other = crashed.iter().find(|other| identity(&other.event) == identity(&entry.event))?;
+        let difference = hidden_difference(&entry.event, &other.event)?;
+        Some(format!("  entry {}: {difference}", entry.seq))
+    })
 }

@@ -7,7 +7,7 @@ use abide_core::{Address, Entry, Event, Execution, ExecutionId, Namespace};
 use abide_store::{Import, Record};
 use serde::{Deserialize, Serialize};
 
-use super::crash::describe;
+use super::compare::describe;
 
 /// The recorded history of one execution, as `abide export` writes it. Its text form is
 /// [`Display`](fmt::Display).

@@ -11,7 +11,7 @@ use abide_core::{Entry, Epoch, Event, Execution, Kind, Op, OpKind, Start, Versio
 use abide_engine::sim::Sim;
 use abide_store::{Clock, Commit, Import, Record};
 
-use super::crash::describe;
+use super::compare::{describe, hidden_difference, is_same_end};
 use super::history::History;
 use super::tap::{Passage, Tap};
 use super::test::{Test, opened, or_panic};
@@ -258,12 +258,13 @@ impl Part {
             let new = opened.iter().find(|asked| !asked.names().any(|op| recorded_ops.contains(op)));
             replay.goes_on = new.map(|asked| asked.op.to_string());
         }
-        let is_same = |end: &Event, ended: &Event| describe(end) == describe(ended);
         replay.differs = match (&self.end, ended) {
             _ if replay.blocked.is_some() || planted(Bug::ReplayEndUncompared) => None,
-            (Some(end), Some(ended)) if is_same(end, ended) => None,
+            (Some(end), Some(ended)) if is_same_end(end, ended) => None,
             (Some(end), Some(ended)) => {
-                Some(format!("it was recorded as {}, and is {}", describe(end), describe(ended)))
+                let hidden = hidden_difference(end, ended).map(|difference| format!("; {difference}"));
+                let hidden = hidden.unwrap_or_default();
+                Some(format!("it was recorded as {}, and is {}{hidden}", describe(end), describe(ended)))
             }
             (Some(Event::Cancelled { .. } | Event::Failed(_)), None) | (None, _) => None,
             (Some(end), None) => Some(format!("it was recorded as {}, and does not end", describe(end))),

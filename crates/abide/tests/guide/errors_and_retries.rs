@@ -40,12 +40,19 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("the cart is empty"),
-            Self::Charge(error) => write!(f, "the charge failed: {error}"),
+            Self::Charge(_) => f.write_str("the charge failed"),
         }
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for Refused {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Empty => None,
+            Self::Charge(error) => Some(&**error),
+        }
+    }
+}
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
@@ -59,6 +66,18 @@ async fn buy_or_refuse(ctx: Ctx, cart: Cart) -> Result<Receipt, Refused> {
         return Err(Refused::Empty);
     }
     Ok(ctx.step("charge", || async { Ok(charge(13).await?) }).await?)
+}
+
+/// Returns an error of the program's own when it is cancelled.
+#[workflow]
+async fn rent(ctx: Ctx) -> Result<(), Refused> {
+    Ok(ctx.sleep(days(3)).await?)
+}
+
+/// Marks the cancellation, which is none then.
+#[workflow]
+async fn rent_or_fail(ctx: Ctx) -> Result<()> {
+    ctx.sleep(days(3)).await.or_fatal()
 }
 
 #[task]
@@ -99,6 +118,12 @@ async fn errors_and_retries_are_as_the_guide_says(abide: Abide) -> Result<()> {
         let error = abide.run(buy_or_refuse, cart).await.unwrap_err().to_string();
         assert!(error.contains(told), "{error}");
     }
+    let cancelled = [abide.start(rent, ()).await?, abide.start(rent_or_fail, ()).await?];
     assert_eq!(abide.run(patient, "page".to_string()).await?, "PAGE: paid 7");
+    for (handle, expected) in cancelled.iter().zip([Status::Cancelled, Status::Failed]) {
+        handle.cancel("enough").await?;
+        handle.result().await.unwrap_err();
+        assert_eq!(handle.status().await?, expected);
+    }
     Ok(())
 }

@@ -67,6 +67,7 @@ pub(super) fn contradicts(expected: &Expected, entry: &Entry, journal: &[Entry])
 }
 
 /// Returns the hash that compares inputs of a child: its members in order, without null members.
+/// In programs these are fields of structs: no variant holds nothing, and there are no maps.
 pub(super) fn input_hash(child: &Child) -> ContentHash {
     let mut input = match &child.code {
         Code::Workflow(program) => serde_json::to_value(program),

@@ -1,0 +1,116 @@
+//! Comparison of recorded events, and their differences in words.
+//!
+//! Messages show the beginning of a value. Comparisons look at all of it, so a message says where
+//! the rest differs.
+
+use abide_core::{Event, Failure, Outcome, Payload, Timestamp, codec};
+
+/// Describes an event for people.
+pub(super) fn describe(event: &Event) -> String {
+    let op = event.op().map(|op| format!(" {op}")).unwrap_or_default();
+    let what = match event {
+        Event::StepRecorded(record) => format!(": {}", record.outcome),
+        Event::ChildFinished { outcome, .. } => format!(": {outcome}"),
+        Event::SignalReceived { payload, .. } => format!(": {}", payload.excerpt()),
+        Event::SignalRejected(rejected) => format!(": {rejected}"),
+        Event::AttemptFailed { attempt, failure, .. } => format!(", attempt {attempt}: {failure}"),
+        Event::ContinuedAsNew { input } => format!(": {}", input.excerpt()),
+        Event::Completed { result, .. } => format!(": {}", result.excerpt()),
+        Event::Failed(failure) => format!(": {failure}"),
+        Event::Blocked { reason, .. } => format!(": {reason}"),
+        _ => String::new(),
+    };
+    format!("{}{op}{what}", event.word())
+}
+
+/// Returns everything in an event but its times.
+pub(super) fn timeless(event: &Event) -> Vec<u8> {
+    let mut event = event.clone();
+    match &mut event {
+        Event::AttemptFailed { retry_at, first_at, .. } => {
+            (*retry_at, *first_at) = (Timestamp::from_micros(0), Timestamp::from_micros(0));
+        }
+        Event::TimerSet { due_at: at, .. } | Event::DeadlinePassed { until: at } => {
+            *at = Timestamp::from_micros(0);
+        }
+        _ => {}
+    }
+    // Not as text, which shows only the beginning of a payload.
+    codec::encode(&event)
+}
+
+/// Whether two builds end alike. The place of an error is not compared, because lines move.
+pub(super) fn is_same_end(one: &Event, other: &Event) -> bool {
+    let placeless = |failure: &Failure| {
+        let mut failure = failure.clone();
+        failure.at = None;
+        failure
+    };
+    match (one, other) {
+        (Event::Completed { result: one, .. }, Event::Completed { result: other, .. })
+        | (Event::ContinuedAsNew { input: one }, Event::ContinuedAsNew { input: other }) => one == other,
+        (Event::Failed(one), Event::Failed(other)) => placeless(one) == placeless(other),
+        _ => describe(one) == describe(other),
+    }
+}
+
+/// Describes a difference between two events that their descriptions do not show.
+pub(super) fn hidden_difference(one: &Event, other: &Event) -> Option<String> {
+    match (failure_of(one), failure_of(other)) {
+        (Some(one), Some(other)) if one.kind != other.kind => {
+            Some(format!("its kind is {} and {}", one.kind.word(), other.kind.word()))
+        }
+        (Some(one), Some(other)) if one.type_name != other.type_name => {
+            Some(format!("its type is {} and {}", one.type_name, other.type_name))
+        }
+        (Some(one), Some(other)) => {
+            let differs = first_difference(one.value.as_ref()?, other.value.as_ref()?)?;
+            Some(format!("its value {differs}"))
+        }
+        _ => {
+            let (one, other) = (payload_of(one)?, payload_of(other)?);
+            let is_shown = |payload: &Payload| payload.excerpt().as_bytes() == payload.as_bytes();
+            let differs = first_difference(one, other).filter(|_| !is_shown(one) || !is_shown(other))?;
+            Some(format!("it {differs}"))
+        }
+    }
+}
+
+fn failure_of(event: &Event) -> Option<&Failure> {
+    match event {
+        Event::StepRecorded(record) => match &record.outcome {
+            Outcome::Failure(failure) => Some(failure),
+            _ => None,
+        },
+        Event::ChildFinished { outcome: Outcome::Failure(failure), .. }
+        | Event::AttemptFailed { failure, .. }
+        | Event::Failed(failure) => Some(failure),
+        _ => None,
+    }
+}
+
+fn payload_of(event: &Event) -> Option<&Payload> {
+    match event {
+        Event::StepRecorded(record) => match &record.outcome {
+            Outcome::Success(payload) => Some(payload),
+            _ => None,
+        },
+        Event::ChildFinished { outcome: Outcome::Success(payload), .. }
+        | Event::SignalReceived { payload, .. }
+        | Event::ContinuedAsNew { input: payload }
+        | Event::Completed { result: payload, .. } => Some(payload),
+        _ => None,
+    }
+}
+
+/// Returns the place of the first difference of two payloads, and what each has there.
+fn first_difference(one: &Payload, other: &Payload) -> Option<String> {
+    const CHARS_SHOWN: usize = 20;
+    let [one, other] = [one, other].map(|payload| String::from_utf8_lossy(payload.as_bytes()));
+    let same_count = one.chars().zip(other.chars()).take_while(|(one, other)| one == other).count();
+    let rest = |text: &str| text.chars().skip(same_count).take(CHARS_SHOWN).collect::<String>();
+    let (rest_of_one, rest_of_other) = (rest(&one), rest(&other));
+    let number = same_count + 1;
+    (one != other)
+        .then(|| format!("differs from character {number} on: `{rest_of_one}` and `{rest_of_other}`"))
+}
