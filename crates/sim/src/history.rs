@@ -116,6 +116,8 @@ pub(crate) enum Happened {
     Accepted { message: Box<Message> },
     /// The store took a new signal or a new answer of a child.
     Arrived(Box<Arrival>),
+    /// A client made a request, at this time on its clock.
+    Asked { action: usize, at: Timestamp },
     /// A client got an answer.
     Answered { action: usize, answer: Answer },
     /// A client got an untrue answer.
