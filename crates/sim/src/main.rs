@@ -219,7 +219,7 @@ fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
         let version = env!("CARGO_PKG_VERSION");
         let line = serde_json::json!({
             "seeds": format!("{from}..{to}"), "store": arguments.store.map(StoreKind::word),
-            "sqlite": totals.sqlite_count, "version": version, "trace": format!("{trace:016x}"),
+            "sqlite": totals.sqlite_count, "version": version, "build": build(), "trace": format!("{trace:016x}"),
             "operations": totals.operation_count, "faults": totals.fault_count(), "failed": failed,
         });
         writeln!(record, "{line}").map_err(|error| format!("the record cannot be written: {error}"))?;
@@ -285,6 +285,18 @@ impl Coverage {
     fn missing(&self, cells: &BTreeSet<String>) -> Vec<&str> {
         self.expected.iter().filter(|cell| !cells.contains(*cell)).map(String::as_str).collect()
     }
+}
+
+/// Returns a name for this build: the commit, if `cargo xtask sim` built it, or else the length and
+/// the modification time of the executable, by which abide itself distinguishes builds.
+fn build() -> Option<String> {
+    let commit = std::env::var("ABIDE_COMMIT").ok().filter(|commit| !commit.is_empty());
+    let executable = || {
+        let file = std::fs::metadata(std::env::current_exe().ok()?).ok()?;
+        let changed = file.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+        Some(format!("executable of {} bytes, {} s", file.len(), changed.as_secs()))
+    };
+    commit.or_else(executable)
 }
 
 #[cfg(test)]
