@@ -1,5 +1,7 @@
 //! `cargo xtask sim`: the simulator in an optimised build.
 
+use std::process::Command;
+
 use crate::workspace::Workspace;
 use crate::{Result, process};
 
@@ -16,7 +18,20 @@ pub(crate) fn run<'a>(workspace: &Workspace, arguments: impl IntoIterator<Item =
     // Not quietly: an optimised build takes minutes.
     process::run(&mut workspace.cargo(["build", "--release", "--package", "abide-sim"]))?;
     let call = ["run", "--quiet", "--release", "--package", "abide-sim", "--"];
-    process::run(&mut workspace.cargo(call.into_iter().chain(arguments)))
+    let mut call = workspace.cargo(call.into_iter().chain(arguments));
+    // For `--record`: many commits share a version.
+    process::run(call.env("ABIDE_COMMIT", commit()))
+}
+
+/// Returns the commit that is built, with `-dirty` if files differ from it. Empty outside of git.
+fn commit() -> String {
+    let mut git = Command::new("git");
+    let described = git
+        .args(["-C", env!("CARGO_MANIFEST_DIR"), "describe"])
+        .args(["--always", "--dirty", "--abbrev=12", "--exclude=*"])
+        .output();
+    let described = described.ok().filter(|output| output.status.success());
+    described.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
 /// Refuses, before the build, arguments that are visibly wrong without the simulator. The simulator

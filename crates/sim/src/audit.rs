@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide::prelude::*;
-use abide_core::{Entry, Event, FailureKind, Outcome, Payload, RejectedSignal, Remedied, Remedy};
+use abide_core::{Entry, Event, FailureKind, Outcome, Payload, RejectedSignal, Remedied, Remedy, Start};
 use abide_store::conformance::recorded_by;
 use abide_store::{Feed, FeedFrom, Listed, Snapshot, View};
 
@@ -33,11 +34,17 @@ mod order;
 mod orders;
 mod pauses;
 mod priorities;
+mod requests;
 mod retries;
 mod strands;
 pub(crate) mod table;
+mod timeouts;
 
 pub(crate) use evidence::Evidence;
+
+/// How long a real process may stand still between a look at its clock and the entry that it
+/// records. Torture stops processes for seconds; in the simulator no time passes there.
+const SLACK: Duration = Duration::from_secs(60);
 
 /// The whole record of one execution.
 #[cfg_attr(test, derive(Clone))]
@@ -59,6 +66,14 @@ impl Past {
     /// Returns the program of a run, or `None` if the run executes something else.
     fn program(&self, run: u32) -> Option<&Program> {
         self.programs.get(run as usize - 1)?.as_ref()?.as_ref().ok()
+    }
+
+    /// Returns how a run was started.
+    fn start(&self, run: u32) -> Option<&Start> {
+        match &self.runs.get(run as usize - 1)?.first()?.event {
+            Event::Started(start) => Some(start),
+            _ => None,
+        }
     }
 
     /// Whether this run of a parent started the execution.
@@ -109,6 +124,14 @@ impl Knowledge for Books {
 
     fn run_count(&self, spot: &Spot) -> u64 {
         self.run_counts.get(spot).copied().unwrap_or_default()
+    }
+
+    fn start_of(&self, id: &str) -> Option<&Start> {
+        self.pasts.get(id)?.start(1)
+    }
+
+    fn slack(&self) -> Duration {
+        if self.is_watched { Duration::ZERO } else { SLACK }
     }
 }
 
@@ -433,7 +456,7 @@ fn judge(replayed: &Replayed, journal: &[Entry]) -> Option<String> {
     }
     let is_right = match (end, verdict) {
         // A run fails with its passed deadline, no matter how its code ends.
-        (Event::Failed(failure), _) if failure.kind == FailureKind::Deadline && has_deadline(journal) => true,
+        (Event::Failed(failure), _) if failure.kind == FailureKind::Deadline && is_overdue(journal) => true,
         (_, _) if is_expired(journal) && end.is_terminal() => ended_from_outside(end, journal),
         (Event::Completed { result, .. }, Verdict::Completed(value)) => model::number(result) == Ok(*value),
         (Event::Failed(failure), Verdict::Failed(number)) => failure.kind as u64 == *number,
@@ -462,8 +485,12 @@ fn ended_from_outside(end: &Event, journal: &[Entry]) -> bool {
     })
 }
 
-fn has_deadline(journal: &[Entry]) -> bool {
-    matches!(journal.first().map(|entry| &entry.event), Some(Event::Started(start)) if start.deadline_at.is_some())
+/// Whether the deadline had passed at the last entry. Once its passing is recorded, a clock that
+/// goes back changes nothing.
+fn is_overdue(journal: &[Entry]) -> bool {
+    let Some((first, last)) = journal.first().zip(journal.last()) else { return false };
+    let Event::Started(start) = &first.event else { return false };
+    is_expired(journal) || start.deadline_at.is_some_and(|deadline_at| deadline_at <= last.at)
 }
 
 fn is_expired(journal: &[Entry]) -> bool {

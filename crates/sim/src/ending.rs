@@ -133,7 +133,7 @@ pub(crate) async fn newest(view: &(impl View + ?Sized)) -> abide_store::Result<O
 }
 
 fn list(order: ListOrder, after: Option<ListCursor>) -> List {
-    List { order, after, ..List::of(Namespace::default(), PAGE) }
+    List { order, after, with_tags: true, ..List::of(Namespace::default(), PAGE) }
 }
 
 /// Returns every execution that was created after this one, oldest first.

@@ -116,12 +116,26 @@ pub(crate) enum Happened {
     Accepted { message: Box<Message> },
     /// The store took a new signal or a new answer of a child.
     Arrived(Box<Arrival>),
+    /// A client made a request, at this time on its clock.
+    Asked { action: usize, at: Timestamp },
     /// A client got an answer.
     Answered { action: usize, answer: Answer },
     /// A client got an untrue answer.
     Wrong(String),
     /// A fault struck.
-    Struck { what: String, is_under_way: bool },
+    Struck { what: String, at_work: AtWork },
+}
+
+/// The work of a machine when a fault strikes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AtWork {
+    /// It holds no lease.
+    #[default]
+    Idle,
+    /// It holds a lease, and perhaps only waits.
+    Leased,
+    /// One of its closures runs, or the store has one of its commits, submits or claims under way.
+    UnderWay,
 }
 
 /// A signal, or an answer of a child, that the store took.
@@ -233,6 +247,8 @@ pub(crate) struct Log {
     run_counts: BTreeMap<Spot, u64>,
     /// How many closures of each machine are under way.
     pub(crate) open_counts: BTreeMap<u32, i64>,
+    /// How many commits, submits and claims of each machine are under way.
+    pub(crate) request_counts: BTreeMap<u32, u64>,
     trace: DefaultHasher,
     pub(crate) operation_count: u64,
     /// The unanswered actions of each machine.
@@ -256,6 +272,19 @@ impl History {
         self.lock().items.push(happened);
     }
 
+    /// Counts a request of a machine as under way until the guard is dropped.
+    pub(crate) fn request(self: &Arc<Self>, machine: u32) -> Request {
+        *self.lock().request_counts.entry(machine).or_default() += 1;
+        Request(self.clone(), machine)
+    }
+
+    /// Whether a machine runs a closure or waits for the store to write.
+    pub(crate) fn is_under_way(&self, machine: u32) -> bool {
+        let log = self.lock();
+        log.open_counts.get(&machine).is_some_and(|count| *count > 0)
+            || log.request_counts.get(&machine).is_some_and(|count| *count > 0)
+    }
+
     /// Returns the unanswered actions of a machine.
     pub(crate) fn unanswered(&self, machine: u32) -> Vec<u64> {
         self.lock().asked.iter().filter(|(by, _)| *by == machine).map(|(_, number)| *number).collect()
@@ -268,6 +297,17 @@ impl History {
 
     pub(crate) fn trace_hash(&self) -> u64 {
         self.lock().trace.finish()
+    }
+}
+
+/// A request to the store that is under way.
+pub(crate) struct Request(Arc<History>, u32);
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(count) = self.0.lock().request_counts.get_mut(&self.1) {
+            *count -= 1;
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use abide::prelude::*;
 use abide::testing::simulated;
 use abide_core::{Address, Block, ExecutionId, Namespace, Phase, Waiting};
 use abide_engine::Runtime;
-use abide_store::{Listed, Read, Snapshot};
+use abide_store::{Clock, Listed, Read, Snapshot};
 
 use crate::api::{ApiName, called};
 use crate::ask::{DropAt, perform};
@@ -118,6 +118,8 @@ impl World {
             world.meet(&action.what, id.as_deref()).await;
             let is_why = matches!(action.what, Ask::Why(_));
             let asked = if is_why { world.before_why(id.as_deref()) } else { None };
+            let at = world.sim.process(machine).now();
+            world.history.add(Happened::Asked { action: index, at });
             let answer = perform(&abide, &action, &scenario, id, &*world.witness(machine)).await;
             world.after_why(asked, &answer).await;
             answer

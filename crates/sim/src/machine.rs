@@ -24,6 +24,9 @@ use crate::world::{Verdict, World};
 /// The operations that write nothing.
 const READS: [&str; 6] = ["read", "inbox", "list", "feed", "workers", "leases"];
 
+/// The operations in which an execution moves on.
+const MOVES: [&str; 3] = ["commit", "submit", "claim"];
+
 /// The store of one machine.
 pub(crate) struct MachineStore {
     machine: u32,
@@ -70,13 +73,19 @@ impl MachineStore {
                 }
             }
         };
-        match self.world.decide(self.machine, what) {
+        // The request is under way before its fate is decided: a kill strikes it.
+        let request = MOVES.contains(&what).then(|| self.world.history.request(self.machine));
+        let answer = match self.world.decide(self.machine, what) {
             Verdict::Happen => match self.world.latency_ms() {
                 0 => happen(),
                 late_ms => self.go_wrong(what, Wrong::AnswerLate { ms: late_ms }, happen),
             },
             Verdict::Nobody => Box::pin(pending()),
             Verdict::Wrong(wrong) => self.go_wrong(what, wrong, happen),
+        };
+        match request {
+            None => answer,
+            Some(request) => Box::pin(answer.inspect(move |_| drop(request))),
         }
     }
 

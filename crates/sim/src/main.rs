@@ -2,6 +2,7 @@
 
 mod plant;
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
@@ -55,7 +56,7 @@ struct Arguments {
     /// With --seeds: add a line about the range to this file
     #[arg(long, value_name = "FILE", requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     record: Option<PathBuf>,
-    /// With --seeds: fail if an entry of this file never happened; UPDATE_EXPECT=1 writes the file
+    /// With --seeds: fail if a line of this file never happened; UPDATE_EXPECT=1 adds new lines
     #[arg(long, value_name = "FILE", requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     coverage: Option<PathBuf>,
     /// With --seeds: go on after a seed that fails
@@ -218,7 +219,7 @@ fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
         let version = env!("CARGO_PKG_VERSION");
         let line = serde_json::json!({
             "seeds": format!("{from}..{to}"), "store": arguments.store.map(StoreKind::word),
-            "sqlite": totals.sqlite_count, "version": version, "trace": format!("{trace:016x}"),
+            "sqlite": totals.sqlite_count, "version": version, "build": build(), "trace": format!("{trace:016x}"),
             "operations": totals.operation_count, "faults": totals.fault_count(), "failed": failed,
         });
         writeln!(record, "{line}").map_err(|error| format!("the record cannot be written: {error}"))?;
@@ -239,42 +240,63 @@ fn open(path: &PathBuf) -> Result<File, String> {
 
 /// The coverage: everything that has ever happened must continue to happen. A fault that no longer
 /// strikes proves nothing.
-enum Coverage {
-    /// The content of the file.
-    Expected(String),
-    /// The file to write.
-    Update(PathBuf),
+struct Coverage {
+    path: PathBuf,
+    /// The lines of the file.
+    expected: BTreeSet<String>,
+    /// Whether new cells are added to the file.
+    is_update: bool,
 }
 
 impl Coverage {
-    /// Reads the file, or checks that it can be written.
+    /// Reads the file, and checks that it can be written if it has to be.
     fn open(path: &PathBuf) -> Result<Self, String> {
-        if std::env::var_os("UPDATE_EXPECT").is_some() {
-            return open(path).map(|_| Self::Update(path.clone()));
+        let is_update = std::env::var_os("UPDATE_EXPECT").is_some();
+        if is_update {
+            open(path)?;
         }
-        let read = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
-        read.map(Self::Expected)
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self { path: path.clone(), expected: text.lines().map(str::to_owned).collect(), is_update })
     }
 
+    /// Checks that every cell of the file was filled and that most kills hit work under way. An
+    /// update adds cells first; it takes none away, because a cell that is empty today may be empty
+    /// by mistake. To remove a cell, delete its line.
     fn check(&self, totals: &Totals) -> Result<(), String> {
         // A rare cell may not happen at all after the next change of the engine.
         const OFTEN: u64 = 20;
-        match self {
-            Self::Update(path) => {
-                let lines: String = totals.cells(OFTEN).iter().map(|cell| format!("{cell}\n")).collect();
-                std::fs::write(path, lines).map_err(|error| format!("{}: {error}", path.display()))
-            }
-            Self::Expected(expected) => {
-                let cells = totals.cells(1);
-                let missing: Vec<&str> = expected.lines().filter(|line| !cells.contains(*line)).collect();
-                if missing.is_empty() {
-                    Ok(())
-                } else {
-                    Err(format!("it never happened: {}", missing.join(", ")))
-                }
-            }
+        if self.is_update {
+            let lines: String = self.updated(totals.cells(OFTEN));
+            std::fs::write(&self.path, lines).map_err(|error| format!("{}: {error}", self.path.display()))?;
         }
+        let missing = self.missing(&totals.cells(1));
+        if !missing.is_empty() {
+            let path = self.path.display();
+            return Err(format!("lines of {path} that never happened: {}", missing.join(", ")));
+        }
+        let kills = totals.kills();
+        if kills.is_mostly_under_way() { Ok(()) } else { Err(format!("most kills hit no work: {kills:?}")) }
     }
+
+    fn updated(&self, cells: BTreeSet<String>) -> String {
+        self.expected.union(&cells).map(|cell| format!("{cell}\n")).collect()
+    }
+
+    fn missing(&self, cells: &BTreeSet<String>) -> Vec<&str> {
+        self.expected.iter().filter(|cell| !cells.contains(*cell)).map(String::as_str).collect()
+    }
+}
+
+/// Returns a name for this build: the commit, if `cargo xtask sim` built it, or else the length and
+/// the modification time of the executable, by which abide itself distinguishes builds.
+fn build() -> Option<String> {
+    let commit = std::env::var("ABIDE_COMMIT").ok().filter(|commit| !commit.is_empty());
+    let executable = || {
+        let file = std::fs::metadata(std::env::current_exe().ok()?).ok()?;
+        let changed = file.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+        Some(format!("executable of {} bytes, {} s", file.len(), changed.as_secs()))
+    };
+    commit.or_else(executable)
 }
 
 #[cfg(test)]
@@ -295,5 +317,13 @@ mod tests {
             let all = ["abide-sim", "--seeds", "0..9"].iter().chain(given);
             assert_eq!(Arguments::parse_from(all).repeat(7), expected);
         }
+    }
+
+    #[test]
+    fn an_update_of_the_coverage_only_adds() {
+        let set = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<BTreeSet<_>>();
+        let coverage = Coverage { path: PathBuf::new(), expected: set(&["a", "c"]), is_update: true };
+        assert_eq!(coverage.updated(set(&["b", "c"])), "a\nb\nc\n");
+        assert_eq!(coverage.missing(&set(&["b", "c"])), ["a"]);
     }
 }

@@ -12,25 +12,29 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-use abide_core::{Entry, Event, FailureKind, Op, OpKind, Remedied, Remedy, StepRecord};
+use abide_core::{Entry, Event, FailureKind, Op, OpKind, Remedied, Remedy, Start, StepRecord};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::history::{Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
-use crate::program::{Child, Code, Program, Step, Transact, Work};
+use crate::program::{Child, Code, Program, StartWith, Step, Transact, Work};
+use asked::{Due, wrong_child, wrong_due};
 use operation::Operation;
 use possible::{contradicts, foreign, is_readable, is_refuted, possible};
 use renamed::Told;
 pub(crate) use renamed::is_made_anew;
 
+mod asked;
 mod moments;
 mod operation;
 mod possible;
 mod renamed;
 mod unused;
 
+pub(crate) use asked::wrong_start;
 pub(crate) use moments::{Moment, moments};
 pub(crate) use possible::{is_text_in, number, possible_end, taken_signal};
 
@@ -40,6 +44,10 @@ pub(crate) trait Knowledge: Sync {
     fn drawn(&self, draw: &Draw) -> Option<u64>;
     /// Returns how often the closure at a place has run.
     fn run_count(&self, spot: &Spot) -> u64;
+    /// Returns how an execution was started.
+    fn start_of(&self, id: &str) -> Option<&Start>;
+    /// Returns how long an entry may be recorded after the clock was read for a time in it.
+    fn slack(&self) -> Duration;
 }
 
 /// One run of a program, as it is recorded.
@@ -64,6 +72,13 @@ impl Life<'_> {
         }
         let index = usize::try_from(entry.seq).unwrap_or_default().saturating_sub(1);
         self.authors.get(index).copied().unwrap_or_default() == self.edition
+    }
+
+    /// Returns the entries of this edition that set a timer.
+    fn timers_set(&self) -> BTreeMap<Id, Entry> {
+        let is_set = |entry: &&Entry| matches!(entry.event, Event::TimerSet { .. }) && self.is_own(entry);
+        let set = self.journal.iter().filter(is_set);
+        set.filter_map(|entry| Some((id_of(entry.event.op()?), entry.clone()))).collect()
     }
 }
 
@@ -232,9 +247,9 @@ pub(crate) fn word_of(kind: OpKind) -> &'static str {
 enum Expected {
     Closure { spot: Spot, work: Work, has_timeout: bool, input: Option<u32>, reads: Reads },
     Transaction { fails: bool },
-    Timer,
-    Signal { has_timeout: bool, is_text: bool },
-    Child { under: Under, input: Option<abide_core::ContentHash> },
+    Timer(Due),
+    Signal { timeout_ms: Option<u64>, is_text: bool },
+    Child { under: Under, input: Option<abide_core::ContentHash>, options: StartWith },
     Result,
 }
 
@@ -292,6 +307,9 @@ struct ModelState {
     /// The entries that no operation has asked for so far, and the last one that was delivered.
     left: BTreeSet<u64>,
     passed: u64,
+    /// The own entries that set a timer, and how late they may be.
+    set: BTreeMap<Id, Entry>,
+    slack: Duration,
     /// The part of the journal that is not possible.
     wrong: Option<String>,
 }
@@ -318,6 +336,8 @@ impl<'a> Model<'a> {
         let model = Self { life, knowledge, draws: Draws::default(), state: Arc::default() };
         model.lock().now_micros = micros_of(life.journal.first());
         model.lock().told = renamed::told(life);
+        model.lock().set = life.timers_set();
+        model.lock().slack = knowledge.slack();
         model
     }
 }
@@ -391,6 +411,11 @@ impl Model<'_> {
             true => possible(&slot.expected, entry, self.knowledge),
             false => foreign(&slot.expected, entry),
         };
+        if let Some(wrong) = wrong_child(&slot.expected, entry, self.life, self.knowledge)
+            && self.life.is_own(entry)
+        {
+            return Err(wrong);
+        }
         let outcome = outcome
             .map_err(|why| format!("entry {} is not possible: {why}: {:?}", entry.seq, entry.event))?;
         // A result that could not be recorded reaches no code before an operator has decided about
@@ -496,16 +521,16 @@ impl Host for Model<'_> {
         self.operation("transaction", &transact.name, expected).boxed()
     }
 
-    fn sleep<'a>(&'a self, _ms: u64, name: Option<&'a str>) -> Outcome<'a, Self> {
-        self.operation("timer", name.unwrap_or("(sleep)"), Expected::Timer).boxed()
+    fn sleep<'a>(&'a self, ms: u64, name: Option<&'a str>) -> Outcome<'a, Self> {
+        self.operation("timer", name.unwrap_or("(sleep)"), Expected::Timer(Due::After(ms))).boxed()
     }
 
-    fn sleep_until(&self, _micros: u64) -> Outcome<'_, Self> {
-        self.operation("timer", "(sleep)", Expected::Timer).boxed()
+    fn sleep_until(&self, micros: u64) -> Outcome<'_, Self> {
+        self.operation("timer", "(sleep)", Expected::Timer(Due::At(micros))).boxed()
     }
 
     fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>, is_text: bool) -> Outcome<'a, Self> {
-        let expected = Expected::Signal { has_timeout: timeout_ms.is_some(), is_text };
+        let expected = Expected::Signal { timeout_ms, is_text };
         self.operation("signal", name, expected).boxed()
     }
 
@@ -520,7 +545,7 @@ impl Host for Model<'_> {
         Box::pin(async move {
             let name = code_name(child);
             let input = (!child.is_any).then(|| possible::input_hash(child));
-            let expected = Expected::Child { under: self.child_id(child), input };
+            let expected = Expected::Child { under: self.child_id(child), input, options: child.options };
             let mut start = self.operation("child", &name, expected);
             (&mut start).await?;
             let nth = start.nth();

@@ -10,7 +10,7 @@ use abide_store::ExecutionKey;
 
 use crate::api::ApiName;
 use crate::audit;
-use crate::history::{Happened, Log};
+use crate::history::{AtWork, Happened, Log};
 use crate::life;
 use crate::scenario::Scenario;
 use crate::world::World;
@@ -26,8 +26,8 @@ pub struct Report {
     pub is_on_sqlite: bool,
     /// The number of operations of the store.
     pub operation_count: u64,
-    /// Each fault that struck, with its place, and whether the machine had work under way.
-    pub faults: Vec<(String, bool)>,
+    /// Each fault that struck, with its place, and the work of the machine at that moment.
+    pub faults: Vec<(String, AtWork)>,
     /// Each request from outside, and its answer.
     pub answers: Vec<Answered>,
     /// The target of each action, by the number of the action.
@@ -65,8 +65,13 @@ impl Answered {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (what, is_under_way) in &self.faults {
-            writeln!(f, "struck: {what}{}", if *is_under_way { ", with work under way" } else { "" })?;
+        for (what, at_work) in &self.faults {
+            let work = match at_work {
+                AtWork::Idle => "",
+                AtWork::Leased => ", with a lease",
+                AtWork::UnderWay => ", with work under way",
+            };
+            writeln!(f, "struck: {what}{work}")?;
         }
         for Answered { action, ask, answer } in &self.answers {
             let of = self.targets.get(action).map(|id| format!(" of {id}")).unwrap_or_default();
@@ -154,9 +159,9 @@ fn calls_of(log: &Log) -> Vec<(String, u64)> {
     calls
 }
 
-fn faults_of(log: &Log) -> Vec<(String, bool)> {
+fn faults_of(log: &Log) -> Vec<(String, AtWork)> {
     let faults = log.items.iter().filter_map(|item| match item {
-        Happened::Struck { what, is_under_way, .. } => Some((what.clone(), *is_under_way)),
+        Happened::Struck { what, at_work } => Some((what.clone(), *at_work)),
         _ => None,
     });
     faults.collect()

@@ -208,7 +208,8 @@ pub enum When {
     /// At the n-th operation of the store, to the machine that asked for it. Every other kill waits
     /// for a machine with work under way.
     Operation(u64),
-    /// At the n-th poll of workers with work under way, to the polled worker.
+    /// At the n-th poll of workers that hold a lease or have work under way, to the polled worker.
+    /// A kill waits for work under way.
     Poll(u64),
     /// At the n-th notice.
     Notice(u64),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::history::AtWork;
 use crate::run::Report;
 
 /// Counts over many scenarios.
@@ -20,8 +21,8 @@ pub struct Totals {
     pub fault_count_least: Option<usize>,
     /// A hash of everything that happened.
     pub trace_hash: u64,
-    /// How often each fault struck at each place, and how often it hit work under way.
-    pub faults: BTreeMap<String, (u64, u64)>,
+    /// How often each fault struck at each place.
+    pub faults: BTreeMap<String, Struck>,
     /// How often each fault struck on SQLite.
     pub sqlite_faults: BTreeMap<String, u64>,
     /// How often each request from outside got each answer.
@@ -36,6 +37,30 @@ pub struct Totals {
     pub calls: BTreeMap<String, u64>,
 }
 
+/// How often a fault struck.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Struck {
+    /// In total.
+    pub count: u64,
+    /// A machine that held a lease or had work under way.
+    pub leased_count: u64,
+    /// A machine that ran a closure, or whose commit, submit or claim was under way.
+    pub under_way_count: u64,
+}
+
+impl Struck {
+    fn add(&mut self, at_work: AtWork) {
+        self.count += 1;
+        self.leased_count += u64::from(at_work >= AtWork::Leased);
+        self.under_way_count += u64::from(at_work == AtWork::UnderWay);
+    }
+
+    /// Whether most hit work under way.
+    pub fn is_mostly_under_way(&self) -> bool {
+        self.under_way_count * 2 > self.count
+    }
+}
+
 impl Totals {
     /// Adds one scenario.
     pub fn add(&mut self, report: &Report) {
@@ -47,10 +72,8 @@ impl Totals {
         let least = self.fault_count_least.get_or_insert(report.faults.len());
         *least = report.faults.len().min(*least);
         self.trace_hash = self.trace_hash.rotate_left(7) ^ report.trace_hash;
-        for (what, is_under_way) in &report.faults {
-            let (count, under_way) = self.faults.entry(what.clone()).or_default();
-            *count += 1;
-            *under_way += u64::from(*is_under_way);
+        for (what, at_work) in &report.faults {
+            self.faults.entry(what.clone()).or_default().add(*at_work);
             if report.is_on_sqlite {
                 *self.sqlite_faults.entry(what.clone()).or_default() += 1;
             }
@@ -74,7 +97,7 @@ impl Totals {
 
     /// Returns every sort of thing that happened at least this often.
     pub fn cells(&self, count_min: u64) -> BTreeSet<String> {
-        let faults = self.faults.iter().map(|(what, (count, _))| (format!("fault {what}"), *count));
+        let faults = self.faults.iter().map(|(what, struck)| (format!("fault {what}"), struck.count));
         let answers = self.answers.iter().map(|(what, count)| (format!("asked {what}"), *count));
         let events = self.events.iter().map(|(what, count)| (format!("recorded {what}"), *count));
         let on_sqlite =
@@ -88,21 +111,25 @@ impl Totals {
 
     /// Returns the number of faults that struck.
     pub fn fault_count(&self) -> u64 {
-        self.faults.values().map(|(count, _)| count).sum()
+        self.faults.values().map(|struck| struck.count).sum()
     }
 
-    /// Returns how many machines were killed, and how many of them had work under way.
-    pub fn kills(&self) -> (u64, u64) {
+    /// Returns how often machines were killed.
+    pub fn kills(&self) -> Struck {
         let kills = self.faults.iter().filter(|(what, _)| what.starts_with("kill"));
-        kills.fold((0, 0), |(all, busy), (_, (count, under_way))| (all + count, busy + under_way))
+        kills.fold(Struck::default(), |all, (_, one)| Struck {
+            count: all.count + one.count,
+            leased_count: all.leased_count + one.leased_count,
+            under_way_count: all.under_way_count + one.under_way_count,
+        })
     }
 }
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "faults (where): struck, of these with work under way")?;
-        for (what, (count, under_way)) in &self.faults {
-            writeln!(f, "  {what:<28} {count:>8} {under_way:>8}")?;
+        writeln!(f, "faults (where): struck, of these with a lease or work under way, with work under way")?;
+        for (what, Struck { count, leased_count, under_way_count }) in &self.faults {
+            writeln!(f, "  {what:<28} {count:>8} {leased_count:>8} {under_way_count:>8}")?;
         }
         writeln!(f, "asked: answered")?;
         for (what, count) in &self.answers {
@@ -124,11 +151,11 @@ impl fmt::Display for Totals {
         for (what, count) in &self.calls {
             writeln!(f, "  {what:<28} {count:>8}")?;
         }
-        let (kills, busy) = self.kills();
+        let Struck { count: kills, leased_count, under_way_count } = self.kills();
         write!(
             f,
             "{} scenarios ({} on SQLite), {} operations (at least {} each), {} faults (at least {} each), \
-             {kills} kills ({busy} with work under way), trace {:016x}",
+             {kills} kills ({leased_count} with a lease or work under way, {under_way_count} with work under way), trace {:016x}",
             self.scenario_count,
             self.sqlite_count,
             self.operation_count,

@@ -18,7 +18,7 @@ use abide_store::memory::MemoryStore;
 use crate::damage::Damage;
 use crate::database::{Database, Process};
 use crate::deploy::Builds;
-use crate::history::{Happened, History};
+use crate::history::{AtWork, Happened, History};
 use crate::scenario::{Actor, Scenario, StoreSpec, Target, When, WorkerSpec, Wrong};
 use crate::why::Deaths;
 
@@ -107,6 +107,13 @@ impl WorldState {
         }
     }
 
+    /// Moves kills to the next poll of a worker.
+    fn put_off_kills(&mut self, number: u64, kills: Vec<Wrong>) {
+        if !kills.is_empty() {
+            self.faults.entry(When::Poll(number + 1)).or_default().extend(kills);
+        }
+    }
+
     /// Returns the fault of an operation that ends a session: few operations do, and a fault at the
     /// n-th operation of any kind seldom meets one.
     fn wrong_retire(&mut self, operation: &str) -> Option<Wrong> {
@@ -117,10 +124,14 @@ impl WorldState {
         self.faults.remove(&When::Retire(self.retire_count))?.into_iter().next()
     }
 
-    /// Whether a machine holds a lease or runs a closure.
-    fn is_under_way(&self, machine: u32, history: &History) -> bool {
-        self.held.values().any(|holder| *holder == machine)
-            || history.lock().open_counts.get(&machine).is_some_and(|count| *count > 0)
+    fn at_work(&self, machine: u32, history: &History) -> AtWork {
+        if history.is_under_way(machine) {
+            AtWork::UnderWay
+        } else if self.held.values().any(|holder| *holder == machine) {
+            AtWork::Leased
+        } else {
+            AtWork::Idle
+        }
     }
 }
 
@@ -259,7 +270,7 @@ impl World {
             let wrong = match wrong {
                 // Every other kill waits for a machine with work under way.
                 Some(kill @ (Wrong::Kill { .. } | Wrong::KillBefore { .. }))
-                    if number.is_multiple_of(2) && !state.is_under_way(machine, &self.history) =>
+                    if number.is_multiple_of(2) && !self.history.is_under_way(machine) =>
                 {
                     state.faults.entry(When::Operation(number + 2)).or_default().push(kill);
                     None
@@ -291,7 +302,7 @@ impl World {
             let due = state.faults.remove(&When::Batch(number)).filter(|_| !state.is_healed);
             let wrong = due.and_then(|wrongs| wrongs.into_iter().next())?;
             let is_kill = matches!(wrong, Wrong::KillInBatch { .. });
-            if is_kill && number.is_multiple_of(2) && !state.is_under_way(machine, &self.history) {
+            if is_kill && number.is_multiple_of(2) && !self.history.is_under_way(machine) {
                 state.faults.entry(When::Batch(number + 2)).or_default().push(wrong);
                 return None;
             }
@@ -349,10 +360,17 @@ impl World {
             let is_worker =
                 matches!(state.machines.get(&machine), Some(Machine { actor: Actor::Worker(_), .. }));
             let mut wrongs = Vec::new();
-            if is_worker && !state.is_healed && state.is_under_way(machine, &self.history) {
+            if is_worker && !state.is_healed && state.at_work(machine, &self.history) > AtWork::Idle {
                 state.worker_poll_count += 1;
                 let number = state.worker_poll_count;
                 wrongs = state.faults.remove(&When::Poll(number)).unwrap_or_default();
+                if !self.history.is_under_way(machine) {
+                    // A machine that holds a lease mostly waits, so kills wait for its work.
+                    let is_kill = |wrong: &Wrong| matches!(wrong, Wrong::Kill { .. });
+                    let (kills, others) = wrongs.into_iter().partition(is_kill);
+                    wrongs = others;
+                    state.put_off_kills(number, kills);
+                }
             }
             (doomed, wrongs)
         };
@@ -377,9 +395,9 @@ impl World {
     }
 
     pub(crate) fn struck(&self, machine: u32, what: String) {
-        let is_under_way = self.lock().is_under_way(machine, &self.history);
+        let at_work = self.lock().at_work(machine, &self.history);
         self.history.trace((machine, &what));
-        self.history.add(Happened::Struck { what, is_under_way });
+        self.history.add(Happened::Struck { what, at_work });
     }
 
     /// Marks a machine as dead. It goes down at the next poll of any task.

@@ -8,7 +8,7 @@ use abide_store::FeedFrom;
 
 use super::{
     Books, Happened, Past, Told, care, causes, decisions, firsts, kin, order, pasts, pauses, priorities,
-    retries, strands, table,
+    requests, retries, strands, table, timeouts,
 };
 use crate::ending::executions;
 use crate::scenario::Scenario;
@@ -24,12 +24,14 @@ pub(crate) struct Evidence {
     pub(super) counts: Result<BTreeMap<String, u64>, String>,
     /// The ids of executions with damaged rows, whose records prove nothing.
     pub(super) damaged: BTreeSet<String>,
+    pub(super) tags: requests::Tags,
 }
 
 impl Evidence {
     /// Collects the evidence once.
     pub(crate) async fn of(world: &Arc<World>, scenario: &Scenario) -> Self {
         let executions = executions(&*world.store, None).await.unwrap_or_default();
+        let tags = executions.iter().map(|item| (item.address.id.to_string(), item.tags.clone())).collect();
         let damaged = world.lock().damage.ids.clone();
         let mut pasts = pasts(&*world.store, executions).await;
         pasts.retain(|id, _| !damaged.contains(id));
@@ -39,7 +41,7 @@ impl Evidence {
             Some((_, abide)) => table::counts(&abide, (&pasts, &scenario.editions), "table").await,
             None => Err("no worker is left".to_owned()),
         };
-        Self { pasts, items, told, counts, damaged }
+        Self { pasts, items, told, counts, damaged, tags }
     }
 
     /// Returns everything that is wrong with the evidence.
@@ -55,7 +57,9 @@ impl Evidence {
         found.extend(pauses::check(&books));
         found.extend(decisions::check(&books));
         found.extend(priorities::check(&books));
+        found.extend(requests::check(&books, scenario, &self.tags));
         found.extend(retries::check(&books, scenario));
+        found.extend(timeouts::check(&books, scenario));
         found.extend(strands::check(&books, scenario));
         found.extend(self.told.check(&books));
         found.extend(table::check((&books.pasts, &scenario.editions), &self.counts));

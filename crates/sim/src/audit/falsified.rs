@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use abide_core::{
-    By, Entry, Event, Name, Op, OpKind, Outcome, Payload, Remedied, Remedy, StepRecord, Timestamp,
-};
+use abide_core::{By, Entry, Event, Name, Op, OpKind, Outcome, Payload, Remedied, Remedy, StepRecord};
 
 use super::{Evidence, Happened, Past};
 use crate::ask::CANCEL_REASON;
@@ -18,6 +16,7 @@ mod family;
 mod firsts;
 mod history;
 mod renamed;
+mod times;
 
 use family::{
     begins_paused, cancel_of_nobody, cancelled_by_care, child_untold, decision_lost, decision_twice,
@@ -30,6 +29,11 @@ use history::{
     older_left_behind, result_of_nobody, set_aside_for_nothing, signal_lost, signal_not_taken,
     signal_refused, signals_swapped, stale_epoch, start_of_nothing, version_twice, wrote_nothing,
     wrote_twice,
+};
+
+use times::{
+    begun_before_timeout, begun_long_ago, child_moved, deadline_early, end_too_late, grace_longer,
+    other_options, other_tags, root_moved, timer_early, timer_moved, work_too_late,
 };
 
 /// Falsifies the n-th place that can be falsified in this way; `None` when no such place is left.
@@ -49,6 +53,16 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("an attempt that is not made", "was the last, but no policy says so", given_up_early),
     ("a timer that is set twice", "was set twice", timer_twice),
     ("a timer that fires early", "fired before it was due", timer_early),
+    ("a timer at another time", "is not due as asked", timer_moved),
+    ("a child with another delay", "with another delay than asked for", child_moved),
+    ("a start with another delay", "with another delay than asked for", root_moved),
+    ("a next run with other options", "has other options than the run before it", other_options),
+    ("a tag that is not listed", "is listed with other tags", other_tags),
+    ("a deadline that is shown early", "shows a deadline that has not passed", deadline_early),
+    ("a longer time to wind down", "gives a time to wind down that nobody set", grace_longer),
+    ("work behind the deadline", "but its time was over", work_too_late),
+    ("a step that times out early", "timed out too early", begun_before_timeout),
+    ("a step that ends late", "ended behind its timeout", begun_long_ago),
     ("a result twice", "is recorded twice", result_twice),
     ("a signal that also timed out", "has two outcomes", two_outcomes),
     ("no start", "does not begin with its start", no_start),
@@ -299,19 +313,6 @@ fn timer_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> 
     Some(())
 }
 
-fn timer_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let (journal, index) = nth_entry(evidence, nth, |_, journal, entry| {
-        let is_fired = |other: &Entry| {
-            matches!(other.event, Event::TimerFired { .. }) && other.event.op() == entry.event.op()
-        };
-        matches!(entry.event, Event::TimerSet { .. }) && journal.iter().any(is_fired)
-    })?;
-    if let Event::TimerSet { due_at, .. } = &mut journal[index].event {
-        *due_at = Timestamp::from_micros(i64::MAX / 2);
-    }
-    Some(())
-}
-
 fn result_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let (journal, index) =
         nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::StepRecorded(_)))?;
@@ -328,14 +329,13 @@ fn two_outcomes(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()>
         matches!(entry.event, Event::SignalReceived { .. }) && journal.iter().any(is_set)
     })?;
     let op = journal[index].event.op()?.clone();
-    for entry in journal.iter_mut() {
-        if let Event::TimerSet { op: set, due_at } = &mut entry.event
-            && *set == op
-        {
-            *due_at = Timestamp::from_micros(0);
-        }
-    }
+    let due_at = journal.iter().find_map(|entry| match &entry.event {
+        Event::TimerSet { op: set, due_at } if *set == op => Some(*due_at),
+        _ => None,
+    });
     insert_before_end(journal, Event::TimerFired { op });
+    let fired = journal.iter_mut().rev().nth(1)?;
+    fired.at = fired.at.max(due_at?);
     Some(())
 }
 
@@ -548,19 +548,6 @@ fn cancel_unseen(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()
         if matches!(entry.event, Event::CancelRequested { .. }) {
             entry.event = Event::Resumed { by: By("me".to_owned()) };
         }
-    }
-    Some(())
-}
-
-fn end_too_late(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let (journal, index) = nth_entry(
-        evidence,
-        nth,
-        |_, _, entry| matches!(&entry.event, Event::Started(start) if start.deadline_at.is_some()),
-    )?;
-    if let Event::Started(start) = &mut journal[index].event {
-        Arc::make_mut(start).deadline_at = Some(Timestamp::from_micros(0));
-        journal[index].at = Timestamp::from_micros(0);
     }
     Some(())
 }

@@ -33,7 +33,7 @@ impl Model<'_> {
         if self.life.is_own(entry) {
             let open = open.iter().filter(|(_, slot)| slot.outcome.is_none());
             let is_timed = |expected: &Expected| {
-                matches!(expected, Expected::Timer | Expected::Signal { has_timeout: true, .. })
+                matches!(expected, Expected::Timer(_) | Expected::Signal { timeout_ms: Some(_), .. })
             };
             let timed = open.clone().filter(|(_, slot)| is_timed(&slot.expected)).map(|(id, _)| id.clone());
             let (timed, open) = (timed.collect(), open.map(|(id, _)| id.clone()).collect());

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use super::{Expected, Failed, Id, ModelState, OpenOp, renamed};
+use super::{Expected, Failed, Id, ModelState, OpenOp, renamed, wrong_due};
 use crate::program::keyed;
 
 /// An operation that waits for its outcome. To drop it is to give it up.
@@ -50,6 +50,8 @@ impl Operation {
         let outcome = state.interrupt.filter(|_| !is_shielded).map(|kind| Err(Failed(kind)));
         let number = state.ever.len();
         state.ever.insert(id.clone());
+        let wrong = state.set.get(&id).and_then(|set| wrong_due(&expected, set, state.slack));
+        state.wrong = state.wrong.take().or(wrong);
         state.open.insert(id.clone(), OpenOp { number, is_shielded, expected, outcome, waker: None });
         drop(state);
         self.id = Some(id);

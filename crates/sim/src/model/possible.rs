@@ -161,8 +161,8 @@ fn given(
                 (other, _) => Err(format!("a transaction gave {other:?}")),
             }
         }
-        (Event::TimerFired { .. }, Expected::Timer) => Ok(Ok(0)),
-        (Event::TimerFired { .. }, Expected::Signal { has_timeout: true, .. }) => {
+        (Event::TimerFired { .. }, Expected::Timer(_)) => Ok(Ok(0)),
+        (Event::TimerFired { .. }, Expected::Signal { timeout_ms: Some(_), .. }) => {
             Ok(Err(Failed(FailureKind::Timeout)))
         }
         (Event::SignalReceived { payload, .. }, Expected::Signal { .. }) => Ok(Ok(number(payload)?)),

@@ -286,6 +286,8 @@ fn leave_behind(evidence: &mut Evidence, nth: usize, change: impl Fn(&mut Ready)
 
 pub(super) fn left_behind(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     leave_behind(evidence, nth, |other| {
+        // Nobody compares the options of somebody unknown.
+        other.id = "somebody urgent".to_owned();
         other.priority += 1;
         other.since = other.since.map(|(at, key)| (at + 1, key));
     })
