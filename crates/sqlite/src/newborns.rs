@@ -286,7 +286,7 @@ mod tests {
 
     /// The search for mail of held executions goes through the index.
     #[test]
-    fn a_message_settles_a_newborn_whoever_sends_it() {
+    fn a_message_of_any_sender_settles_a_newborn() {
         for is_theirs in [false, true] {
             let (_folder, ours, theirs) = pair();
             let session = register(&ours, "default");
@@ -315,7 +315,11 @@ mod tests {
         let (_folder, ours, _theirs) = pair();
         let session = register(&ours, "default");
         let key = born(&ours, session, "a");
-        inside(&ours, |batch| Ok(batch.tallies.forget())).unwrap();
+        let forget = |batch: &mut Batch<'_>| {
+            batch.tallies.forget();
+            Ok(())
+        };
+        inside(&ours, forget).unwrap();
         let later = born(&ours, session, "b");
         assert!(is_newborn(&ours, key) && is_newborn(&ours, later));
         // Counted from the rows, no lease is younger than the last heartbeat.
