@@ -301,6 +301,8 @@ bugs! {
     CommitLeftBehind = "commit-left-behind",
     /// An execution begins anew when a page of its journal cannot be read at once.
     ReadNotRepeated = "read-not-repeated",
+    /// An execution whose records stay unreadable is asked for without end, and nobody is told.
+    RecoveryUnbounded = "recovery-unbounded",
     /// A worker whose lock file cannot be made anew ends its own session, and goes on in its name.
     OwnLockFileMissed = "own-lock-file-missed",
     /// A session expires while a closure of its own keeps the writer.

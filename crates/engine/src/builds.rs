@@ -29,7 +29,11 @@ const ROUND_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// executions are blocked.
 const QUERY_PAUSE: Duration = Duration::from_secs(2);
 
-/// The costs of a round, and its success.
+/// The longest such pause: another build may have blocked an execution meanwhile, and callers wait
+/// until this one has tried it.
+const DEAR_PAUSE_MAX: Duration = Duration::from_secs(3_600);
+
+/// The success and the costs of a round, or of one page of it.
 #[derive(Clone, Copy, Default)]
 struct Round {
     /// How many executions were asked.
@@ -51,7 +55,8 @@ pub(crate) async fn try_blocked(engine: Weak<Inner>) {
             0 => every,
             _ => (pause * 2).clamp(every, ROUND_PAUSE_MAX.max(every)),
         };
-        let dear = QUERY_PAUSE * if planted(Bug::BlockedReadOften) { 0 } else { query_count };
+        let query_count = if planted(Bug::BlockedReadOften) { 0 } else { query_count };
+        let dear = QUERY_PAUSE.saturating_mul(query_count).min(DEAR_PAUSE_MAX);
         let sleep = held.runtime.rest(pause.max(dear));
         drop(held);
         sleep.await;
@@ -61,8 +66,10 @@ pub(crate) async fn try_blocked(engine: Weak<Inner>) {
 async fn try_all(engine: &Inner) -> Round {
     let (mut after, mut round) = (None, Round::default());
     while !engine.is_closing() {
-        match try_page(engine, after, &mut round).await {
-            Ok(next) => {
+        match try_page(engine, after).await {
+            Ok((page, next)) => {
+                round.asked_count += page.asked_count;
+                round.query_count = round.query_count.saturating_add(page.query_count);
                 after = next;
                 if after.is_none() {
                     break;
@@ -79,17 +86,13 @@ async fn try_all(engine: &Inner) -> Round {
 }
 
 /// Goes through one page of blocked executions, and returns where the next one begins.
-async fn try_page(
-    engine: &Inner,
-    after: Option<ListCursor>,
-    round: &mut Round,
-) -> Result<Option<ListCursor>> {
+async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(Round, Option<ListCursor>)> {
     let list = List {
         statuses: vec![Status::Blocked],
         after,
         ..List::of(engine.options.namespace.clone(), PAGE_COUNT)
     };
-    round.query_count += 1;
+    let mut round = Round { asked_count: 0, query_count: 1 };
     let page = engine.store.list(list).await?;
     let (build, ability) = (engine.build(), engine.ability());
     let mut messages = Vec::new();
@@ -115,7 +118,7 @@ async fn try_page(
     }
     round.asked_count += messages.len();
     submit(engine, messages).await?;
-    Ok(page.next)
+    Ok((round, page.next))
 }
 
 /// Returns the message that asks an execution to try again. Its id names the build and the block:

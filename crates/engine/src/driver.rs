@@ -81,7 +81,7 @@ impl From<Error> for End {
     fn from(error: Error) -> Self {
         match Unreadable::of(error) {
             Ok(unreadable) => Self::Unreadable(unreadable),
-            Err(error) if error.is_transient() => Self::NotRead(error.to_string()),
+            Err(error) if error.is_of_one() => Self::NotRead(error.to_string()),
             Err(other) => Self::Lost(other.to_string()),
         }
     }

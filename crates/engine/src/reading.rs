@@ -12,7 +12,7 @@ use crate::runtime::{BoxFuture, Runtime};
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often rows that cannot be read are asked for: five seconds long.
-const UNREAD_COUNT_MAX: u32 = 50;
+pub(crate) const UNREAD_COUNT_MAX: u32 = 50;
 
 /// A read that is repeated until the store answers.
 ///

@@ -3,15 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Lease, SessionId};
 use abide_store::{Aside, ExecutionKey, Leased, Read, Snapshot, Target, Unreadable};
 
 use crate::engine::Inner;
+use crate::failures::Failing;
 use crate::heartbeat;
+use crate::reading::UNREAD_COUNT_MAX;
 use crate::residents::Source;
 
 /// How long to wait before a lost execution is looked at.
 pub(crate) const RECOVER_PAUSE: Duration = Duration::from_millis(200);
+
+/// An execution that our session holds.
+struct Found {
+    /// Its row, with its first records.
+    snapshot: Snapshot,
+    /// Why the records are missing, if they could not be read.
+    unread: Option<String>,
+}
 
 impl Inner {
     /// Looks after executions that a request with a lost answer may have leased to us.
@@ -20,8 +31,9 @@ impl Inner {
             let engine = self.clone();
             self.runtime.spawn(Box::pin(async move {
                 let (session, found) = (engine.session(), engine.held_by_us(Target::Address(address)).await);
-                if let Ok(Some(found)) = found {
-                    engine.recover(found.key, Some(Lease { session, epoch: found.lease.epoch })).await;
+                if let Ok(Some(Found { snapshot, .. })) = found {
+                    let lease = Lease { session, epoch: snapshot.lease.epoch };
+                    engine.recover(snapshot.key, Some(lease)).await;
                 }
             }));
         }
@@ -48,12 +60,10 @@ impl Inner {
         if let Some(pause) = pause {
             self.runtime.sleep(pause).await;
         }
-        match self.held_by_us(Target::Key(key)).await {
-            Ok(found) => match found.and_then(|found| leased_to(self.session(), found)) {
-                Some(leased) => self.take_back(leased),
-                // Not ours: its count of failures would not be read again.
-                None => self.failures.forget(key),
-            },
+        match self.readable(key).await {
+            Ok(Some(leased)) => self.take_back(leased),
+            // Not ours: its count of failures would not be read again.
+            Ok(None) => self.failures.forget(key),
             Err(unreadable) => {
                 self.failures.forget(key);
                 match lease {
@@ -66,20 +76,47 @@ impl Inner {
         self.residents().forget(key);
     }
 
-    /// Returns the records of an execution that our live session holds, or why they are unreadable.
-    async fn held_by_us(self: &Arc<Self>, target: Target) -> Result<Option<Snapshot>, Unreadable> {
+    /// Returns an execution that our live session holds, with its first records. If they cannot be
+    /// read although the store works, that counts as a failure, and the execution is returned
+    /// without them once it is to be blocked for that.
+    async fn readable(self: &Arc<Self>, key: ExecutionKey) -> Result<Option<Leased>, Unreadable> {
+        loop {
+            let Some(Found { snapshot, unread }) = self.held_by_us(Target::Key(key)).await? else {
+                return Ok(None);
+            };
+            let Some(leased) = leased_to(self.session(), snapshot) else { return Ok(None) };
+            let Some(why) = unread else { return Ok(Some(leased)) };
+            if self.failures.verdict(&leased, self.options.failure_count_max).is_some() {
+                return Ok(Some(leased));
+            }
+            tracing::error!(execution = key.0, why, "the records of an execution cannot be read");
+            self.runtime.sleep(self.failures.count(key, Failing::Read, why)).await;
+        }
+    }
+
+    /// Returns an execution that our live session holds, or why it is unreadable.
+    async fn held_by_us(self: &Arc<Self>, target: Target) -> Result<Option<Found>, Unreadable> {
+        let (mut unread_count, mut unread) = (0, None);
         while !self.is_closing() {
-            let read = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
+            let whole = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
+            let is_whole = unread_count < UNREAD_COUNT_MAX || planted(Bug::RecoveryUnbounded);
+            let read = if is_whole { whole } else { Read { from: 0, limit: 0, with_inbox: false, ..whole } };
             match self.store.read(read).await {
                 Ok(Some(found)) if found.lease.session == Some(self.session()) => {
                     // A dead session has nothing to recover; a new one takes its place.
                     match heartbeat::keep_alive(self).await {
-                        Ok(()) => return Ok(Some(found)),
+                        Ok(()) => {
+                            let unread = unread.filter(|_| !is_whole);
+                            return Ok(Some(Found { snapshot: found, unread }));
+                        }
                         Err(error) => tracing::debug!(%error, "the session cannot be asked after"),
                     }
                 }
                 Ok(_) => return Ok(None),
-                Err(error) if error.is_transient() => {}
+                Err(error) if error.is_transient() => {
+                    unread_count += u32::from(error.is_of_one());
+                    unread = Some(error.to_string());
+                }
                 Err(error) => {
                     let error = Unreadable::of(error).map_or_else(Ok, Err)?;
                     tracing::error!(%error, ?target, "an execution cannot be read");

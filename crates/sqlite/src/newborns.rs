@@ -118,16 +118,25 @@ impl Newborns {
     }
 }
 
+/// The row of a newborn.
+pub(crate) struct Found {
+    pub(crate) key: i64,
+    /// Its epoch and the number of heartbeats before its birth, if they can be read.
+    pub(crate) lease: Option<(Epoch, u64)>,
+}
+
 /// Returns the newborns of a session from their rows.
-pub(crate) fn found(connection: &Connection, session: SessionId) -> rusqlite::Result<Vec<(i64, Epoch, u64)>> {
+pub(crate) fn found(connection: &Connection, session: SessionId) -> rusqlite::Result<Vec<Found>> {
     let mut statement = connection.prepare_cached(sql::NEWBORNS_AFTER)?;
     let from = from(connection, session)?;
     let mut rows = statement.query([place::newborn(session), from, -1, -1])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        // An unreadable lease belongs to nobody.
-        let (Ok(epoch), Ok(place)) = (crate::rows::epoch(row, 1), Place::read(row, 2)) else { continue };
-        found.push((row.get(0)?, epoch, place.holder().map_or(0, |holder| holder.beat)));
+        let lease = match (crate::rows::epoch(row, 1), Place::read(row, 2)) {
+            (Ok(epoch), Ok(place)) => Some((epoch, place.holder().map_or(0, |holder| holder.beat))),
+            _ => None,
+        };
+        found.push(Found { key: row.get(0)?, lease });
     }
     Ok(found)
 }
@@ -326,6 +335,28 @@ mod tests {
         beat(&ours, session);
         assert!(!is_newborn(&ours, key) && !is_newborn(&ours, later));
         assert_eq!(from_of(&ours, session), later + 1);
+    }
+
+    /// A session that counts its leases anew does not know whose lease a damaged row shows.
+    #[test]
+    fn a_damaged_newborn_is_not_lost_when_its_session_ends() {
+        let (_folder, ours, _theirs) = pair();
+        let session = register(&ours, "default");
+        let key = born(&ours, session, "a");
+        let damage = |batch: &mut Batch<'_>| {
+            batch.connection.execute_batch("UPDATE abide_executions SET epoch = 'x'")?;
+            batch.tallies.forget();
+            Ok(())
+        };
+        inside(&ours, damage).unwrap();
+        beat(&ours, session);
+        let reason = "it is over".to_owned();
+        block_on(ours.retire(abide_store::Retire { session, reason })).unwrap();
+        let place = move |batch: &mut Batch<'_>| {
+            let mut statement = batch.connection.prepare_cached(sql::EXECUTION_PLACE)?;
+            Ok(statement.query_row([key], |row| Place::read(row, 1))?)
+        };
+        assert!(matches!(inside(&ours, place).unwrap(), Place::Ready(..)));
     }
 
     #[test]

@@ -149,9 +149,10 @@ pub(crate) fn counted(
         count(row.get(0)?, epoch, place.holder().map_or(0, |holder| holder.beat));
     }
     let mut newborns = newborns::OfSession::new();
-    for (key, epoch, beat) in newborns::found(connection, session)? {
-        count(key, epoch, beat);
-        newborns.insert(key, beat);
+    for newborns::Found { key, lease } in newborns::found(connection, session)? {
+        // An unreadable lease belongs to nobody. But its row must be found when the session ends.
+        newborns.insert(key, lease.map_or(0, |(_, beat)| beat));
+        lease.into_iter().for_each(|(epoch, beat)| count(key, epoch, beat));
     }
     Ok((Tally::of(old, beat_count), newborns))
 }

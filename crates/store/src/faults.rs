@@ -45,6 +45,8 @@ pub enum Fault {
     Unavailable,
     /// It does not happen, but others may: [`Error::Unread`].
     Unread,
+    /// The same, but only for a read of entries or messages: the row of the execution is readable.
+    UnreadRows,
     /// It happens, but its answer is lost: [`Error::Indeterminate`].
     Indeterminate,
     /// It does not happen, and never will: [`Error::Corrupt`].
@@ -184,7 +186,15 @@ impl FaultyStore {
         what: &'static str,
         operation: impl FnOnce(&dyn Store) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
-        let fault = self.next_fault(what);
+        self.suffer(self.next_fault(what), what, operation)
+    }
+
+    fn suffer<T: Send + 'static>(
+        &self,
+        fault: Fault,
+        what: &'static str,
+        operation: impl FnOnce(&dyn Store) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
         self.tally.count(fault);
         match fault {
             Fault::None => operation(&*self.inner),
@@ -201,7 +211,9 @@ impl FaultyStore {
             Fault::Unavailable => {
                 Box::pin(ready(Err(Error::Unavailable { what, source: "an injected fault".into() })))
             }
-            Fault::Unread => Box::pin(ready(Err(Error::Unread { what, source: "an injected fault".into() }))),
+            Fault::Unread | Fault::UnreadRows => {
+                Box::pin(ready(Err(Error::Unread { what, source: "an injected fault".into() })))
+            }
             Fault::Indeterminate => Box::pin(lose(what, operation(&*self.inner))),
             Fault::Corrupt => {
                 Box::pin(ready(Err(Error::Corrupt { what: format!("an injected fault of {what}") })))
@@ -272,7 +284,7 @@ impl Tally {
         let counter = match fault {
             Fault::None => return,
             Fault::Delay { .. } | Fault::Hold | Fault::Late => &self.delayed,
-            Fault::Unavailable | Fault::Unread => &self.unavailable,
+            Fault::Unavailable | Fault::Unread | Fault::UnreadRows => &self.unavailable,
             Fault::Indeterminate => &self.indeterminate,
             Fault::Corrupt => &self.corrupt,
         };
@@ -366,7 +378,12 @@ impl Store for FaultyStore {
 
 impl View for FaultyStore {
     fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
-        self.pass("read", move |store| store.read(read))
+        let wants_rows = read.limit > 0 || read.with_inbox;
+        let fault = match self.next_fault("read") {
+            Fault::UnreadRows if !wants_rows => Fault::None,
+            fault => fault,
+        };
+        self.suffer(fault, "read", move |store| store.read(read))
     }
 
     fn inbox(&self, inbox: InboxRead) -> Answer<InboxPage> {
