@@ -112,3 +112,14 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Returns the status of an execution, as `abide list` prints it.
+pub(crate) fn status(place: &TestStore, id: &str) -> Option<String> {
+    let list = place.abide(&["list", "-o", "json"]).ok().json();
+    let found = list.as_array()?.iter().find(|item| item["id"] == id)?;
+    found["status"].as_str().map(str::to_owned)
+}
+
+pub(crate) fn until_status(place: &TestStore, id: &str, wanted: &str) {
+    until(&format!("{id} is {wanted}"), || status(place, id).filter(|status| status == wanted));
+}

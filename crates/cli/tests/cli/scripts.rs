@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::common::{TestStore, command};
+use crate::common::{TestStore, command, until_status};
 use abide::prelude::*;
 use serde_json::{Value, json};
 
@@ -121,6 +121,7 @@ async fn exit_codes_tell_how_an_execution_ended() {
     let abide = place.open().await;
     abide.run(fails_once, ()).id("f-1").await.expect_err("it fails");
     abide.start(waits, ()).id("w-1").await.expect("it waits");
+    until_status(&place, "w-1", "waiting");
     let refused = place.abide(&["result", "f-1"]);
     let told =
         r#"abide: execution "f-1" failed: not yet (step "try" of workflow "fails_once", attempt 1, at "#;

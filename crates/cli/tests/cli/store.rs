@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::common::{TestStore, command, until};
+use crate::common::{TestStore, command, status, until, until_status};
 use abide::prelude::*;
 use serde_json::{Value, json};
 
@@ -65,17 +65,6 @@ async fn wordy(ctx: Ctx, _: ()) -> Result<usize> {
         total += ctx.step("report", || async { Ok("x".repeat(length)) }).await?.len();
     }
     Ok(total)
-}
-
-/// Returns the status of an execution, as `abide list` prints it.
-fn status(place: &TestStore, id: &str) -> Option<String> {
-    let list = place.abide(&["list", "-o", "json"]).ok().json();
-    let found = list.as_array()?.iter().find(|item| item["id"] == id)?;
-    found["status"].as_str().map(str::to_owned)
-}
-
-fn until_status(place: &TestStore, id: &str, wanted: &str) {
-    until(&format!("{id} is {wanted}"), || status(place, id).filter(|status| status == wanted));
 }
 
 /// Returns a store with one execution of each sort, whose worker has gone.
