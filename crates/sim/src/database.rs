@@ -23,7 +23,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::scenario::{SqliteSpec, Wrong};
 use crate::table;
-use crate::world::World;
+use crate::world::{World, page_bounds};
 
 /// How often a process checks for writes by others without having been notified.
 const LOOK_EVERY_MS: u64 = 1_000;
@@ -59,6 +59,7 @@ impl Database {
         };
         let options = Options {
             bounds,
+            page_bounds: page_bounds(),
             queue_count_max: spec.queue_count_max,
             batch_count_max: spec.batch_count_max,
             wal_bytes_max: spec.log_bytes_max,

@@ -537,9 +537,10 @@ impl Chance {
     }
 
     fn wrong_time(&mut self) -> Wrong {
-        match self.is(600) {
-            true => Wrong::Outage { ms: *self.prng.pick(&[100, 1_000, 4_000]) },
-            false => Wrong::ClockStep { ms: self.skew() },
+        match self.below(100) {
+            0..40 => Wrong::Outage { ms: *self.prng.pick(&[100, 1_000, 4_000]) },
+            40..60 => Wrong::Unread { ms: *self.prng.pick(&[100, 1_000, 4_000]) },
+            _ => Wrong::ClockStep { ms: self.skew() },
         }
     }
 }

@@ -133,6 +133,9 @@ impl MachineStore {
                 self.world.freeze(self.machine, ms);
                 answer
             }
+            Wrong::Unread { .. } => {
+                Box::pin(ready(Err(Error::Unread { what, source: "a bad sector".into() })))
+            }
             _ => Box::pin(ready(Err(Error::Unavailable { what, source: "out of reach".into() }))),
         }
     }

@@ -273,6 +273,11 @@ pub enum Wrong {
         /// The duration.
         ms: u64,
     },
+    /// No execution can be read for a while, although the store works.
+    Unread {
+        /// The duration.
+        ms: u64,
+    },
     /// The notice never comes.
     NoticeLost,
     /// The notice comes twice.
@@ -387,6 +392,7 @@ impl Wrong {
             Self::Skew { .. } => "skew",
             Self::ClockStep { .. } => "clock step",
             Self::Outage { .. } => "outage",
+            Self::Unread { .. } => "unread",
             Self::NoticeLost => "notice lost",
             Self::NoticeRepeated => "notice repeated",
             Self::NoticeLate => "notice late",

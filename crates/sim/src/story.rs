@@ -121,6 +121,7 @@ fn wrong(fault: Fault) -> String {
         | Wrong::HappensLate { ms }
         | Wrong::Freeze { ms }
         | Wrong::Outage { ms }
+        | Wrong::Unread { ms }
         | Wrong::Full { ms }
         | Wrong::Locked { ms } => format!(", {ms} ms"),
         Wrong::Skew { ms } | Wrong::ClockStep { ms } => format!(" by {ms} ms"),

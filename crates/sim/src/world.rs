@@ -9,11 +9,9 @@ use abide_core::{Bounds, Timestamp};
 use abide_engine::sim::{Sim, Skew};
 use abide_engine::{Moment, Runtime};
 use abide_sqlite::SqliteStore;
-use abide_store::Clock;
-use abide_store::ExecutionKey;
-use abide_store::Store;
 use abide_store::faults::NoticeFault;
 use abide_store::memory::MemoryStore;
+use abide_store::{Clock, ExecutionKey, PageBounds, Store, conformance};
 
 use crate::damage::Damage;
 use crate::database::{Database, Process};
@@ -24,6 +22,12 @@ use crate::why::Deaths;
 
 /// The most polls of tasks before a world counts as running in circles.
 const POLL_COUNT_MAX: u64 = 400_000;
+
+/// Returns the bounds of a store's answers: so small that short journals and inboxes are read in
+/// pages.
+pub(crate) fn page_bounds() -> PageBounds {
+    PageBounds { journal_page_count_max: 3, inbox_page_count_max: 2, ..conformance::page_bounds() }
+}
 
 /// The place where all machines live.
 pub(crate) struct World {
@@ -53,6 +57,7 @@ pub(crate) struct WorldState {
     dead: BTreeSet<u32>,
     doomed: Vec<(u32, u64)>,
     outage_until: Option<Moment>,
+    unread_until: Option<Moment>,
     is_healed: bool,
     /// The holder of each lease.
     pub(crate) held: BTreeMap<ExecutionKey, u32>,
@@ -152,7 +157,7 @@ impl World {
         });
         let store: Arc<dyn Store> = match &truth {
             Some(truth) => truth.clone(),
-            None => MemoryStore::new(clock, bounds),
+            None => MemoryStore::bounded(clock, bounds, page_bounds()),
         };
         let mut state = WorldState::default();
         for fault in &scenario.faults {
@@ -227,7 +232,7 @@ impl World {
         let machines: Vec<u32> = {
             let mut state = self.lock();
             state.is_healed = true;
-            state.outage_until = None;
+            (state.outage_until, state.unread_until) = (None, None);
             state.machines.keys().copied().collect()
         };
         self.database.iter().for_each(Database::heal);
@@ -263,6 +268,11 @@ impl World {
             if state.outage_until.is_some_and(|until| self.runtime().moment() < until) {
                 state.put_off(number, 0);
                 return Verdict::Wrong(Wrong::Unavailable);
+            }
+            let is_unread = state.unread_until.is_some_and(|until| self.runtime().moment() < until);
+            if is_unread && matches!(operation, "read" | "inbox") {
+                state.put_off(number, 0);
+                return Verdict::Wrong(Wrong::Unread { ms: 0 });
             }
             state.put_off(number, 1);
             let wrong =
@@ -478,6 +488,10 @@ impl World {
             Wrong::Outage { ms: for_ms } => {
                 let until = self.runtime().moment().after(ms(for_ms));
                 self.lock().outage_until = Some(until);
+            }
+            Wrong::Unread { ms: for_ms } => {
+                let until = self.runtime().moment().after(ms(for_ms));
+                self.lock().unread_until = Some(until);
             }
             Wrong::ClockStep { ms: by_ms } if by_ms < 0 => self.sim.set_clock_back(ms(by_ms.unsigned_abs())),
             Wrong::ClockStep { ms: by_ms } => self.sim.set_clock_forward(ms(by_ms.unsigned_abs())),

@@ -11,7 +11,7 @@
 use std::ops::ControlFlow;
 
 use abide_core::{Entry, Execution, Happening, codec};
-use abide_store::Record;
+use abide_store::{PageBounds, Record};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::batch::{Batch, Frequent};
@@ -397,6 +397,14 @@ pub(crate) struct Page {
     pub(crate) from: u64,
     pub(crate) entry_count_max: usize,
     pub(crate) bytes_max: usize,
+}
+
+impl Page {
+    /// Asks for at most `limit` entries, and for no more than the bounds allow.
+    pub(crate) fn new((from, limit): (u64, usize), bounds: &PageBounds) -> Self {
+        let entry_count_max = limit.min(bounds.journal_page_count_max.max(1));
+        Self { from, entry_count_max, bytes_max: bounds.journal_page_bytes_max }
+    }
 }
 
 /// A chain's skip rows, oldest first, each with the number of its last entry. They never change, so

@@ -25,10 +25,6 @@ pub struct Options {
     pub wal_presized_at_open: bool,
     /// The size at which the log is written back to the database file and restarted.
     pub wal_bytes_max: u64,
-    /// The most journal entries in one page.
-    pub page_entry_count_max: usize,
-    /// The most bytes of journal entries in one page, unless a single entry is larger.
-    pub page_bytes_max: usize,
     /// The most notices that wait for a session. On overflow it only learns that something changed.
     pub notice_count_max: usize,
     /// The longest that one transaction step may run.
@@ -59,8 +55,6 @@ impl Default for Options {
             wal_bytes_presized: 64 << 20,
             wal_presized_at_open: false,
             wal_bytes_max: 64 << 20,
-            page_entry_count_max: 1_024,
-            page_bytes_max: 1 << 20,
             notice_count_max: 65_536,
             transaction_ms_max: 5_000,
             due_count_max: 10_000,

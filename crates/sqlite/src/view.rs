@@ -197,8 +197,7 @@ impl View<'_> {
         if read.limit == 0 || read.from > chain.entry_count {
             return Ok(Vec::new());
         }
-        let entry_count_max = read.limit.min(self.shared.options.page_entry_count_max.max(1));
-        let page = Page { from: read.from, entry_count_max, bytes_max: self.shared.options.page_bytes_max };
+        let page = Page::new((read.from, read.limit), &self.shared.options.page_bounds);
         let mut skips = self.memory.take_skips(chain);
         let records = chain.page(self.connection, &mut skips, page);
         self.memory.put_skips(chain, skips);
@@ -370,7 +369,7 @@ impl View<'_> {
         };
         let scan_max = integer(self.shared.options.list_scan_count_max.max(1) as u64);
         let to = end.min(after.saturating_add(scan_max)).max(after);
-        let limit = feed.limit.min(self.shared.options.page_entry_count_max.max(1));
+        let limit = feed.limit.min(self.shared.options.page_bounds.journal_page_count_max.max(1));
         let mut statement = self.connection.prepare_cached(sql::FEED)?;
         let mut rows = statement.query([after, to, integer(limit as u64)])?;
         let (mut items, mut last, mut skipped) = (Vec::new(), after, 0);

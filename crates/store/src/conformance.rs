@@ -122,6 +122,8 @@ pub fn bounds() -> Bounds {
 /// Returns the bounds that a store under test must be opened with, small for the same reason.
 pub fn page_bounds() -> PageBounds {
     PageBounds {
+        journal_page_count_max: 128,
+        journal_page_bytes_max: 1 << 20,
         inbox_page_count_max: 8,
         inbox_page_bytes_max: 64 << 10,
         claim_bytes_max: 256 << 10,

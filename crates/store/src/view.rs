@@ -70,6 +70,10 @@ pub enum Trouble {
 /// The bounds of a store's answers. Each can be set when a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBounds {
+    /// The most entries in one page of a journal, and in one of the feed.
+    pub journal_page_count_max: usize,
+    /// The most bytes of entries in one page of a journal, unless a single entry is larger.
+    pub journal_page_bytes_max: usize,
     /// The most messages in one page of an inbox.
     pub inbox_page_count_max: usize,
     /// The most bytes of messages in one page of an inbox, unless a single message is larger.
@@ -83,6 +87,8 @@ pub struct PageBounds {
 impl Default for PageBounds {
     fn default() -> Self {
         Self {
+            journal_page_count_max: 1_024,
+            journal_page_bytes_max: 1 << 20,
             inbox_page_count_max: 1_024,
             inbox_page_bytes_max: 1 << 20,
             claim_bytes_max: 16 << 20,

@@ -518,9 +518,7 @@ pub(crate) fn leased(
     let namespace = batch.caches.interned(batch.connection)?.namespace(found.namespace).cloned();
     let namespace = namespace.ok_or_else(|| Stop::corrupt(format!("execution {key} is in no namespace")))?;
     let id = ExecutionId::new(&found.id).map_err(|error| Stop::corrupt(error.to_string()))?;
-    let options = &batch.shared.options;
-    let page =
-        Page { from: 1, entry_count_max: options.page_entry_count_max, bytes_max: options.page_bytes_max };
+    let page = Page::new((1, usize::MAX), &batch.shared.options.page_bounds);
     let journal = found.chain.first_page(batch.connection, page)?;
     let (inbox, inbox_bytes) = batch.first_page(ExecutionKey(unsigned(key)))?;
     let bytes = inbox_bytes + journal.iter().map(|record| record.bytes.len()).sum::<usize>();

@@ -2,7 +2,7 @@
 
 use abide_sqlite::Options;
 use abide_store::conformance::block_on;
-use abide_store::{ExecutionKey, Read, Store, Target, View};
+use abide_store::{ExecutionKey, PageBounds, Read, Store, Target, View};
 
 use crate::fixture::{Fixture, Seat, step};
 
@@ -69,7 +69,8 @@ fn skip_entries_are_right_after_a_restart_in_the_middle_of_a_block() {
 #[test]
 fn a_page_ends_before_its_bytes_run_out_but_has_at_least_one_entry() {
     let fixture = Fixture::new();
-    let options = Options { page_bytes_max: 1, ..Options::default() };
+    let page_bounds = PageBounds { journal_page_bytes_max: 1, ..PageBounds::default() };
+    let options = Options { page_bounds, ..Options::default() };
     let seat = fixture.seat(&fixture.open_with(options));
     let key = grow(&seat, &[300]);
     for from in [1, 127, 128, 129, 301] {

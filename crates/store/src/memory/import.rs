@@ -10,7 +10,8 @@ impl MemoryState {
     pub(super) fn import(&mut self, import: Import, now: Timestamp) -> Result<Imported> {
         let settled = import.settle(&self.bounds, now)?;
         if let Some(row) = self.at(import.address()) {
-            let page = |run, from| Ok(Row::page(row.journal_of(Some(run)), from, usize::MAX));
+            let page =
+                |run, from| Ok(Row::page(row.journal_of(Some(run)), (from, usize::MAX), &self.page_bounds));
             let is_known = import.is_known(page, |id| Ok::<_, crate::Error>(row.seen.contains(id)))?;
             return if is_known { Ok(Imported::Known(row.key)) } else { Err(import.conflict()) };
         }

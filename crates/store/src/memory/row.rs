@@ -20,9 +20,6 @@ use crate::{
 /// The longest journal that is folded again at every commit, to check the reported state.
 const FOLDED_COUNT_MAX: usize = 64;
 
-/// The most entries in one page. Small, to expose callers that forget to page.
-const PAGE_COUNT_MAX: usize = 128;
-
 /// The position of a ready execution in the queue of its route.
 pub(super) type QueuePosition = (Reverse<i16>, Timestamp, ExecutionKey);
 
@@ -213,11 +210,23 @@ impl Row {
         }
     }
 
-    /// Returns the page of a journal from entry `from` on.
-    pub(super) fn page(journal: &[(u64, Record)], from: u64, limit: usize) -> Vec<Record> {
+    /// Returns the page of a journal that begins with entry `from`.
+    pub(super) fn page(
+        journal: &[(u64, Record)],
+        (from, limit): (u64, usize),
+        page_bounds: &PageBounds,
+    ) -> Vec<Record> {
         let skipped = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
-        let wanted = limit.min(PAGE_COUNT_MAX);
-        journal.iter().skip(skipped).take(wanted).map(|(_, record)| record.clone()).collect()
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        let wanted = journal.iter().skip(skipped).take(limit.min(page_bounds.journal_page_count_max));
+        for (_, record) in wanted {
+            bytes += record.bytes.len();
+            if bytes > page_bounds.journal_page_bytes_max && !page.is_empty() {
+                break;
+            }
+            page.push(record.clone());
+        }
+        page
     }
 
     /// Returns the page of the inbox after `after`.
@@ -251,7 +260,7 @@ impl Row {
             unclaimed: self.summary.unclaimed.clone(),
             is_first: lease.is_first(self.summary.cared_epoch),
             execution: self.execution.clone(),
-            journal: Self::page(&self.journal, 1, PAGE_COUNT_MAX),
+            journal: Self::page(&self.journal, (1, usize::MAX), page_bounds),
             first: None,
             inbox: self.inbox_page(None, page_bounds),
         }

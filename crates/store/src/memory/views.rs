@@ -9,9 +9,6 @@ use crate::{
     Listing, PageBounds, Prune, Read, Snapshot, Target,
 };
 
-/// The most items in one page of the feed. Small, to expose callers that forget to page.
-const FEED_COUNT_MAX: usize = 128;
-
 impl MemoryState {
     pub(super) fn read(&self, read: &Read) -> Option<Snapshot> {
         let row = match &read.target {
@@ -20,7 +17,7 @@ impl MemoryState {
         };
         let inbox =
             if read.with_inbox { row.inbox_page(None, &self.page_bounds) } else { InboxPage::default() };
-        let journal = Row::page(row.journal_of(read.run), read.from, read.limit);
+        let journal = Row::page(row.journal_of(read.run), (read.from, read.limit), &self.page_bounds);
         Some(row.snapshot(journal, inbox))
     }
 
@@ -64,7 +61,7 @@ impl MemoryState {
         let mut rest =
             self.feed.range(after.saturating_add(1)..).map(|(position, (_, item))| (*position, item));
         let mut page = FeedPage { items: Vec::new(), next: FeedCursor(after.into()), is_end: false };
-        for (position, item) in rest.by_ref().take(feed.limit.min(FEED_COUNT_MAX)) {
+        for (position, item) in rest.by_ref().take(feed.limit.min(self.page_bounds.journal_page_count_max)) {
             page.items.push(item.clone());
             page.next = FeedCursor(position.into());
         }
