@@ -305,6 +305,14 @@ bugs! {
     RecoveryUnbounded = "recovery-unbounded",
     /// A worker whose lock file cannot be made anew ends its own session, and goes on in its name.
     OwnLockFileMissed = "own-lock-file-missed",
+    /// The end of a session leaves its newborn executions leased to it.
+    NewbornsNotReleased = "newborns-not-released",
+    /// A heartbeat forgets that its session has newborns below the next key.
+    NewbornsPassedOver = "newborns-passed-over",
+    /// A newborn stays out of the index when a message comes.
+    NewbornUnsettled = "newborn-unsettled",
+    /// The newborns of a transaction that is undone stay known.
+    NewbornsNotUndone = "newborns-not-undone",
     /// A session expires while a closure of its own keeps the writer.
     ExpiredByOwnClosure = "expired-by-own-closure",
     /// Two operations whose names have the same hash are taken for one.

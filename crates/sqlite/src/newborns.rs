@@ -19,6 +19,7 @@
 
 use std::collections::BTreeMap;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Epoch, SessionId};
 use rusqlite::{Connection, OptionalExtension};
 
@@ -98,6 +99,9 @@ impl Newborns {
 
     /// Undoes the changes since a mark.
     pub(crate) fn undo_to(&mut self, mark: usize) {
+        if planted(Bug::NewbornsNotUndone) {
+            return self.changes.truncate(mark);
+        }
         for change in self.changes.drain(mark..).rev() {
             match change {
                 Change::Opened(session) => _ = self.known.remove(&session),
@@ -152,7 +156,8 @@ pub(crate) fn from(connection: &Connection, session: SessionId) -> rusqlite::Res
 impl Batch<'_> {
     /// Moves a newborn to its place in the index. Does nothing for any other execution.
     pub(crate) fn settle(&mut self, (key, epoch): (i64, Option<Epoch>), place: Place) -> Result<(), Stop> {
-        let Some(holder) = place.holder().filter(|holder| holder.is_newborn) else { return Ok(()) };
+        let newborn = place.holder().filter(|holder| holder.is_newborn);
+        let Some(holder) = newborn.filter(|_| !planted(Bug::NewbornUnsettled)) else { return Ok(()) };
         self.relocate((key, epoch), (place, Place::Held(holder.settled())))?;
         self.settled(key, holder.session);
         Ok(())
@@ -177,8 +182,8 @@ impl Batch<'_> {
             self.settled(key, session);
         }
         let from = match self.tallies.newborns.first(session) {
-            Some(first) => first,
-            None => self.caches.execution_key_max(self.connection)? + 1,
+            Some(first) if !planted(Bug::NewbornsPassedOver) => first,
+            _ => self.caches.execution_key_max(self.connection)? + 1,
         };
         self.connection.prepare_cached(sql::SESSION_RAISE)?.execute([integer(session.0), from])?;
         Ok(())

@@ -208,6 +208,13 @@ pub(crate) struct SessionState {
 }
 
 impl SessionState {
+    /// Lets the session live for a whole time to live from now on. Returns when it expires.
+    pub(crate) fn extend(&mut self, now: Timestamp) -> Timestamp {
+        // A clock that was set back must not shorten a promised time.
+        self.expires_at = self.expires_at.max(now.after(self.ttl));
+        self.expires_at
+    }
+
     pub(crate) fn read(connection: &Connection, session: SessionId) -> rusqlite::Result<Option<Self>> {
         let mut statement = connection.prepare_cached(sql::SESSION)?;
         statement

@@ -78,7 +78,7 @@ impl ClaimWork {
             return Err(Stop::Refused(not_live(claim.session)));
         }
         if claim.sweep {
-            sweep(batch, (claim.session, now))?;
+            sweep(batch, now)?;
         }
         let mut timers = promote(batch, claim.session, now)?;
         // Before new leases are granted: a lease carries its own mail, which must not be reported

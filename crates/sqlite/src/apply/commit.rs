@@ -1,13 +1,14 @@
 //! `commit`: the changes that the holder of a lease writes.
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Address, Body, Epoch, Fence, Lease, Message, SessionId, Status, Timestamp};
+use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Status, Timestamp};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
 
 use super::claim::{Which, leased};
 use super::inbox::Put;
 use super::message::Started;
+use super::session;
 use crate::batch::{Batch, Frequent};
 use crate::caches::CachedRow;
 use crate::error::Stop;
@@ -96,26 +97,6 @@ fn take_cached(batch: &mut Batch<'_>, key: i64) -> Result<Option<CachedRow>, Sto
     Ok(state.map(|state| CachedRow { state, rows: vec![state.anchor.head] }))
 }
 
-/// Keeps a session alive whose closure kept the writer, and with it the heartbeats of its own
-/// process: otherwise the session would expire behind a closure that takes too long, whose failure
-/// then could not be recorded.
-fn outlive(batch: &mut Batch<'_>, (session, began_at): (SessionId, Timestamp)) -> Result<(), Stop> {
-    let now = batch.now();
-    if batch.connection.is_autocommit() || planted(Bug::ExpiredByOwnClosure) {
-        return Ok(());
-    }
-    let Some(state) = batch.caches.session(batch.connection, session)? else { return Ok(()) };
-    // Behind a closure that was not slow, the next heartbeat is in time.
-    if state.retired || now.since(began_at) < state.ttl / 4 {
-        return Ok(());
-    }
-    let expires_at = state.expires_at.max(now.after(state.ttl));
-    state.expires_at = expires_at;
-    let mut extend = batch.connection.prepare_cached(sql::SESSION_EXTEND)?;
-    extend.query_row([integer(session.0), expires_at.as_micros(), 0], |_| Ok(()))?;
-    Ok(())
-}
-
 /// Checks that the records follow the last entry, one by one.
 fn check_numbers(entry_count: u64, records: &[Record]) -> Result<(), Stop> {
     let wrong = records.iter().zip(entry_count + 1..).find(|(record, seq)| record.seq != *seq);
@@ -139,7 +120,7 @@ impl CommitWork {
         let mut committed = Committed::default();
         if let Some(transaction) = &self.commit.transaction {
             let transacted = user_transaction::run(batch, (self.commit.key, transaction));
-            outlive(batch, (self.commit.lease.session, now))?;
+            session::outlive(batch, (self.commit.lease.session, now))?;
             let transacted = transacted?;
             if transacted.record.seq != cached.state.entry_count + 1 {
                 return Err(user_transaction::broken(
