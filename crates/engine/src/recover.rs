@@ -9,9 +9,8 @@ use abide_store::{Aside, ExecutionKey, Leased, Read, Snapshot, Target, Unreadabl
 
 use crate::engine::Inner;
 use crate::failures::Failing;
-use crate::heartbeat;
-use crate::reading::UNREAD_COUNT_MAX;
 use crate::residents::Source;
+use crate::{heartbeat, reading};
 
 /// How long to wait before a lost execution is looked at.
 pub(crate) const RECOVER_PAUSE: Duration = Duration::from_millis(200);
@@ -99,7 +98,7 @@ impl Inner {
         let (mut unread_count, mut unread) = (0, None);
         while !self.is_closing() {
             let whole = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
-            let is_whole = unread_count < UNREAD_COUNT_MAX || planted(Bug::RecoveryUnbounded);
+            let is_whole = unread_count < reading::UNREAD_COUNT_MAX || planted(Bug::RecoveryUnbounded);
             let read = if is_whole { whole } else { Read { from: 0, limit: 0, with_inbox: false, ..whole } };
             match self.store.read(read).await {
                 Ok(Some(found)) if found.lease.session == Some(self.session()) => {
@@ -123,7 +122,7 @@ impl Inner {
                     return Ok(None);
                 }
             }
-            self.runtime.sleep(RECOVER_PAUSE).await;
+            self.runtime.sleep(reading::PAUSE).await;
         }
         Ok(None)
     }
