@@ -114,7 +114,7 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Returns the status of an execution, as `abide list` prints it.
-pub(crate) fn status(place: &TestStore, id: &str) -> Option<String> {
+fn status(place: &TestStore, id: &str) -> Option<String> {
     let list = place.abide(&["list", "-o", "json"]).ok().json();
     let found = list.as_array()?.iter().find(|item| item["id"] == id)?;
     found["status"].as_str().map(str::to_owned)

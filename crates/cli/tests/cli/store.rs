@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::common::{TestStore, command, status, until, until_status};
+use crate::common::{TestStore, command, until, until_status};
 use abide::prelude::*;
 use serde_json::{Value, json};
 
