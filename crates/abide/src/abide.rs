@@ -17,7 +17,11 @@ use crate::open::{Builder, Closer};
 use crate::start::{Run, Start, StartOptions};
 
 /// A store and, unless opened as a client, a worker that runs the executions in it. Cheap to clone.
+///
+/// The worker stops when the last clone is dropped, also in the middle of a closure, as if the
+/// process had died. Use [`shutdown`](Self::shutdown) to let closures finish.
 #[derive(Clone)]
+#[must_use = "the worker stops when this is dropped"]
 pub struct Abide {
     inner: Arc<Inner>,
 }

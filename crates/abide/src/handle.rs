@@ -15,7 +15,9 @@ use crate::error::Error;
 use crate::send_signal::SendSignal;
 use crate::unblock::Unblock;
 
-/// A handle on one execution: watch it and steer it. Cheap to clone; dropping it changes nothing.
+/// A handle on one execution: watch it and steer it. Cheap to clone. Dropping it changes nothing in
+/// the execution. It keeps its worker alive: the worker stops when the last [`Abide`](crate::Abide)
+/// and the last handle of it are gone.
 pub struct Handle<T> {
     client: Client,
     id: Result<ExecutionId, InvalidName>,

@@ -243,7 +243,7 @@ fn what_was_leased_while_a_shutdown_began_is_given_back_unrun() {
             first.may_end.notify_one();
             other
         };
-        futures_util::join!(abide.shutdown(), elsewhere);
+        let ((), _abide) = futures_util::join!(abide.shutdown(), elsewhere);
         assert_eq!((first.begin_count(), second.begin_count()), (1, 1));
     });
 }

@@ -309,10 +309,18 @@ bugs! {
     NewbornsNotReleased = "newborns-not-released",
     /// A heartbeat forgets that its session has newborns below the next key.
     NewbornsPassedOver = "newborns-passed-over",
+    /// `verify` does not see that the end of a session would not find its newborns.
+    NewbornSearchUnchecked = "newborn-search-unchecked",
     /// A newborn stays out of the index when a message comes.
     NewbornUnsettled = "newborn-unsettled",
     /// The newborns of a transaction that is undone stay known.
     NewbornsNotUndone = "newborns-not-undone",
+    /// A log without its database is deleted, or applied to the next file of its name.
+    LogTakenOver = "log-taken-over",
+    /// A file is opened although it has a second name.
+    SecondNameOpened = "second-name-opened",
+    /// A database that another process keeps locked is no trouble.
+    BusyUntold = "busy-untold",
     /// A session expires while a closure of its own keeps the writer.
     ExpiredByOwnClosure = "expired-by-own-closure",
     /// Two operations whose names have the same hash are taken for one.

@@ -42,6 +42,7 @@ mod table;
 #[cfg(unix)]
 pub mod torture;
 mod totals;
+mod whole;
 mod why;
 mod world;
 

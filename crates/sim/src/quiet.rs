@@ -9,6 +9,7 @@ use abide_store::{Listed, Read, Snapshot, Target};
 
 use crate::ending::executions;
 use crate::life::SUSPECT_TAKEOVER_COUNT;
+use crate::whole::whole;
 use crate::world::World;
 
 /// The state of every execution, by its id.
@@ -51,11 +52,13 @@ enum Look {
 
 async fn standing(world: &World, look: Look) -> Standing {
     let mut standing = Standing::new();
-    let limit = if look == Look::Whole { usize::MAX } else { 0 };
     for item in executions(&*world.store, None).await.unwrap_or_default() {
-        let target = Target::Key(item.key);
-        let read = Read { target, run: None, from: 1, limit, with_inbox: look == Look::Whole };
-        if let Ok(Some(snapshot)) = world.store.read(read).await {
+        let state = Read { target: Target::Key(item.key), run: None, from: 1, limit: 0, with_inbox: false };
+        let found = match look {
+            Look::State => world.store.read(state).await,
+            Look::Whole => whole(&*world.store, item.key).await,
+        };
+        if let Ok(Some(snapshot)) = found {
             standing.insert(item.address.id.to_string(), snapshot);
         }
     }

@@ -4,9 +4,10 @@
 use abide::testing::kept;
 use abide_core::{Body, Message, Namespace};
 use abide_engine::Kept;
-use abide_store::{Read, Target, WorkerRow, Workers};
+use abide_store::{WorkerRow, Workers};
 
 use crate::ending::executions;
+use crate::whole::whole;
 use crate::world::World;
 
 /// The state left in memory and in the store.
@@ -63,8 +64,7 @@ impl Remains {
 async fn unread(world: &World) -> Vec<(String, usize)> {
     let mut unread = Vec::new();
     for item in executions(&*world.store, None).await.unwrap_or_default() {
-        let read = Read { target: Target::Key(item.key), run: None, from: 0, limit: 0, with_inbox: true };
-        if let Ok(Some(found)) = world.store.read(read).await {
+        if let Ok(Some(found)) = whole(&*world.store, item.key).await {
             let is_signal = |message: &&Message| matches!(message.body, Body::Signal { .. });
             let count = found.inbox.messages.iter().filter(is_signal).count();
             unread.push((item.address.id.to_string(), count));

@@ -64,6 +64,8 @@ fn copy(
     if to.exists() {
         return Err(OpenError::Exists(to.to_owned()));
     }
+    // SQLite would also apply a journal of another database, which it writes when it makes a file.
+    schema::check_log(to, &["-wal", "-journal"])?;
     partial::remove_leftovers(to);
     let partial = Partial::create(to).map_err(|error| unusable(to, error))?;
     let copied = copy_pages(source, &partial.path, finish)

@@ -21,6 +21,17 @@ pub enum OpenError {
     MissingFile(PathBuf),
     /// The file exists, and it may not be overwritten.
     Exists(PathBuf),
+    /// The file is missing or empty, and its log is not. SQLite would delete the log, or apply it to
+    /// the next file of this name.
+    LogWithoutFile(PathBuf),
+    /// The file has several names. The log and the locks lie beside the name by which it is opened,
+    /// so that workers under two names would not know of each other.
+    SeveralNames {
+        /// The file.
+        path: PathBuf,
+        /// Its other name, or how many names it has.
+        what: String,
+    },
     /// The path names a folder.
     IsFolder(PathBuf),
     /// The file is no SQLite database.
@@ -76,6 +87,16 @@ impl fmt::Display for OpenError {
             Self::MissingFolder(path) => write!(f, "{path:?}: the folder does not exist"),
             Self::MissingFile(path) => write!(f, "{path:?}: there is no such file"),
             Self::Exists(path) => write!(f, "{path:?}: the file exists and is not overwritten"),
+            Self::LogWithoutFile(path) => write!(
+                f,
+                "{path:?}: the file is missing or empty, but a log of it is there, with commits that may \
+                 be nowhere else: move the log to where the file is, or move it away"
+            ),
+            Self::SeveralNames { path, what } => write!(
+                f,
+                "{path:?}: {what}; workers under different names of one file do not know of each other, and \
+                 their logs damage it"
+            ),
             Self::IsFolder(path) => write!(f, "{path:?}: this is a folder, not a database file"),
             Self::NotADatabase(path) => write!(f, "{path:?}: this is not an SQLite database"),
             Self::NotAbide(path) => write!(f, "{path:?}: this SQLite database has no tables of abide"),

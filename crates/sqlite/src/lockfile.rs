@@ -107,9 +107,10 @@ pub(crate) fn is_any_held(database: &Path, own: &[SessionId]) -> bool {
 }
 
 /// Tries to take the lock of a session, and releases it at once. It is a shared lock: an exclusive
-/// one would make us look like the session's process to others who try at the same moment.
+/// one would make us look like the session's process to others who try at the same moment. A reader
+/// that may not write can take it too.
 fn probe(database: &Path, session: SessionId) -> io::Result<Result<(), TryLockError>> {
-    let file = OpenOptions::new().read(true).write(true).open(path_of(database, session))?;
+    let file = OpenOptions::new().read(true).open(path_of(database, session))?;
     Ok(file.try_lock_shared())
 }
 

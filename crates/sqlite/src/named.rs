@@ -13,7 +13,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::error::BatchFailure;
+use abide_core::planted::{Bug, planted};
+
+use crate::error::{BatchFailure, OpenError};
 
 /// The number of looks in a row that must miss the file: one may fall between two renames.
 const MISS_COUNT_MAX: u32 = 2;
@@ -86,6 +88,49 @@ impl NamedFile {
     }
 }
 
+/// Refuses a file that others may open by another name: a hard link, or the file itself mounted
+/// somewhere. A link from one name to another is no such name.
+pub(crate) fn check_only_name(path: &Path) -> Result<(), OpenError> {
+    let what = match name_count(path) {
+        0 | 1 if is_mounted(path) => "only the file is mounted here: mount its folder".to_owned(),
+        0 | 1 => return Ok(()),
+        count => format!("the file has {count} names (hard links): delete the others"),
+    };
+    if planted(Bug::SecondNameOpened) {
+        return Ok(());
+    }
+    Err(OpenError::SeveralNames { path: path.to_owned(), what })
+}
+
+#[cfg(unix)]
+fn name_count(path: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::nlink(&match std::fs::metadata(path) {
+        Ok(found) => found,
+        Err(_) => return 0,
+    })
+}
+
+#[cfg(not(unix))]
+fn name_count(_: &Path) -> u64 {
+    1
+}
+
+/// Whether a file system is mounted at the file itself. False where the system does not say.
+fn is_mounted(path: &Path) -> bool {
+    std::fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| has_mount(&mounts, path))
+}
+
+fn has_mount(mounts: &str, path: &Path) -> bool {
+    let place = |line: &str| line.split(' ').nth(4).map(unescaped);
+    mounts.lines().filter_map(place).any(|place| Path::new(&place) == path)
+}
+
+/// Returns a path of the table of mounts, which writes blanks and backslashes as octal numbers.
+fn unescaped(text: &str) -> String {
+    let octal = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    octal.iter().fold(text.to_owned(), |text, (number, character)| text.replace(number, character))
+}
+
 /// The device and the number of a file.
 type Identity = (u64, u64);
 
@@ -116,6 +161,15 @@ mod tests {
     use crate::fixture::{register, start_of, try_submit};
     use crate::stepped::Fate;
     use crate::{Options, SqliteStore};
+
+    #[test]
+    fn a_file_that_is_mounted_itself_is_found_in_the_table_of_mounts() {
+        let mounts = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+                      36 22 254:0 /home/app.db /data/my\\040app.db rw - ext4 /dev/vda rw\n";
+        for (path, is_found) in [("/data/my app.db", true), ("/data", false), ("/home/app.db", false)] {
+            assert_eq!(has_mount(mounts, Path::new(path)), is_found, "{path}");
+        }
+    }
 
     /// A way to take the file from a store.
     type Theft = fn(&Path);

@@ -365,6 +365,42 @@ mod tests {
     }
 
     #[test]
+    fn a_newborn_that_the_end_of_its_session_would_not_find_is_told() {
+        let (_folder, ours, theirs) = pair();
+        let session = register(&ours, "default");
+        born(&ours, session, "a");
+        assert!(theirs.verify().unwrap().is_sound());
+        let damage = |batch: &mut Batch<'_>| {
+            let text = "UPDATE abide_sessions SET newborn_from = newborn_from + 1024";
+            Ok(batch.connection.execute_batch(text)?)
+        };
+        inside(&ours, damage).unwrap();
+        let problems = theirs.verify().unwrap().problems;
+        let expected = format!("the end of session {session} would not find it");
+        assert!(problems.iter().any(|problem| problem.contains(&expected)), "{problems:?}");
+        // The next sign of life says it anew.
+        beat(&ours, session);
+        assert!(theirs.verify().unwrap().is_sound());
+    }
+
+    /// A commit or a message settles a newborn. If that is undone, a death must find it.
+    #[test]
+    fn what_is_undone_leaves_newborns_as_they_were() {
+        let (_folder, ours, theirs) = pair();
+        let session = register(&ours, "default");
+        let key = born(&ours, session, "a");
+        let settle_and_fail = move |batch: &mut Batch<'_>| -> Result<(), Stop> {
+            batch.tallies.newborns.remove(session, key);
+            Err(Stop::corrupt("it is undone".to_owned()))
+        };
+        inside(&ours, settle_and_fail).unwrap_err();
+        let first = inside(&ours, move |batch| Ok(batch.tallies.newborns.first(session))).unwrap();
+        assert_eq!(first, Some(key));
+        beat(&ours, session);
+        assert!(theirs.verify().unwrap().is_sound());
+    }
+
+    #[test]
     fn the_newborns_of_a_session_that_ends_are_ready_for_others() {
         let (_folder, ours, theirs) = pair();
         let session = register(&ours, "default");

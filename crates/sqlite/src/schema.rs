@@ -11,7 +11,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::OpenError;
+use crate::named;
 use crate::os::{self, Moment};
+use crate::partial;
 use crate::private;
 use crate::rows::number;
 use crate::step_connection::{Rules, StepConnection};
@@ -40,6 +42,12 @@ pub(crate) fn check_library(found: i32) -> Result<(), OpenError> {
 pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<StepConnection, OpenError> {
     check_library(rusqlite::version_number())?;
     check_path(path)?;
+    check_log(path, &["-wal"])?;
+    if named::check_only_name(path).is_err() {
+        // A process that died when it published a copy leaves a second name.
+        partial::remove_leftovers(path);
+        named::check_only_name(path)?;
+    }
     // SQLite would open it, and complain only at the first write.
     if path.metadata().is_ok_and(|file| file.permissions().readonly()) {
         return Err(OpenError::ReadOnly(path.to_owned()));
@@ -75,7 +83,7 @@ pub(crate) fn open_in_memory(options: &Options) -> Result<StepConnection, OpenEr
 fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Result<StepConnection> {
     counters::attach(&connection);
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
-    connection.busy_timeout(Duration::from_millis(options.busy_ms_max))?;
+    set_patience(&connection, options)?;
     if wal {
         begin_wal(&connection, options)?;
     }
@@ -130,7 +138,7 @@ pub(crate) fn open_reader(path: &Path, options: &Options) -> rusqlite::Result<Co
     let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     counters::attach(&connection);
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
-    connection.busy_timeout(Duration::from_millis(options.busy_ms_max))?;
+    set_patience(&connection, options)?;
     keep_plans(&connection)?;
     connection.execute_batch(sql::PRAGMAS)?;
     connection.execute_batch(sql::PRAGMAS_READER)?;
@@ -152,6 +160,7 @@ pub(crate) fn open_read_only(path: &Path, options: &Options) -> Result<Connectio
     if !path.exists() {
         return Err(OpenError::MissingFile(path.to_owned()));
     }
+    named::check_only_name(path)?;
     let connection = open_reader(path, options).map_err(|error| explain(path, error))?;
     match check_version(&connection, path)? {
         Some(_) => Ok(connection),
@@ -181,6 +190,32 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
 /// Whether the links at this path lead back to it.
 fn is_loop(path: &Path) -> bool {
     std::fs::metadata(path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
+}
+
+/// Refuses a log whose database is not there: opening the name, or giving it to another file, would
+/// lose the commits in the log, or mix them with those of the other file. The names of logs end
+/// with one of `ends`.
+pub(crate) fn check_log(path: &Path, ends: &[&str]) -> Result<(), OpenError> {
+    let has_bytes = |path: &Path| path.metadata().is_ok_and(|found| found.len() > 0);
+    let is_log = |end: &&str| has_bytes(&beside(path, end));
+    // The log is looked at first: a process that is about to make the file writes the log last.
+    if !planted(Bug::LogTakenOver) && ends.iter().any(is_log) && !has_bytes(path) {
+        return Err(OpenError::LogWithoutFile(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// Returns the name of a file that SQLite makes beside a database.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// Sets how long a connection waits for others. SQLite counts milliseconds in 32 bits.
+fn set_patience(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
+    const MS_MAX: u64 = i32::MAX as u64;
+    connection.busy_timeout(Duration::from_millis(options.busy_ms_max.min(MS_MAX)))
 }
 
 pub(crate) fn check_path(path: &Path) -> Result<(), OpenError> {

@@ -15,6 +15,8 @@ use crate::os::Moment;
 /// How long a failed write is reported after another one has succeeded: a large transaction can
 /// fail for want of room beside small ones that fit.
 const TOLD_AFTER_SUCCESS: Duration = Duration::from_secs(5);
+/// Another process that keeps the writer waiting for longer is reported.
+pub(crate) const BUSY_AFTER: Duration = Duration::from_secs(1);
 /// A closure that runs for longer is reported.
 pub(crate) const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// With less room than this on its disk a store is in trouble: one transaction of one small step
@@ -33,6 +35,14 @@ pub(crate) struct Troubles {
 struct Known {
     failing: Option<Failing>,
     closure: Option<Closure>,
+    busy: Option<Busy>,
+}
+
+/// The time during which other processes have kept the writer waiting.
+#[derive(Clone, Copy, Debug)]
+struct Busy {
+    since: Moment,
+    last: Moment,
 }
 
 #[derive(Debug)]
@@ -54,11 +64,24 @@ struct Closure {
 }
 
 impl Troubles {
+    /// Records that another process writes. That is trouble only if it goes on for long.
+    pub(crate) fn busy(&self, failure: &BatchFailure, (now, moment): (Timestamp, Moment)) {
+        let mut known = self.lock();
+        // Nobody has tried for a while: other processes have written and gone since.
+        let is_other = |busy: &Busy| moment.since(busy.last) >= BUSY_AFTER;
+        let since = known.busy.filter(|busy| !is_other(busy)).map_or(moment, |busy| busy.since);
+        known.busy = Some(Busy { since, last: moment });
+        drop(known);
+        if moment.since(since) >= BUSY_AFTER && !planted(Bug::BusyUntold) {
+            self.failed(failure, (now, moment));
+        }
+    }
+
     /// Records a failed transaction.
     pub(crate) fn failed(&self, failure: &BatchFailure, (now, moment): (Timestamp, Moment)) {
         use Meaning as M;
         let is_trouble =
-            matches!(failure.meaning, M::Unavailable | M::Indeterminate | M::Malformed | M::Unread);
+            matches!(failure.meaning, M::Busy | M::Unavailable | M::Indeterminate | M::Malformed | M::Unread);
         if !is_trouble || planted(Bug::TroubleUntold) {
             return;
         }
@@ -86,7 +109,9 @@ impl Troubles {
     pub(crate) fn written(&self) {
         if self.is_failing.load(Ordering::Relaxed) {
             self.is_failing.store(false, Ordering::Relaxed);
-            if let Some(failing) = &mut self.lock().failing {
+            let mut known = self.lock();
+            known.busy = None;
+            if let Some(failing) = &mut known.failing {
                 failing.is_last = false;
                 tracing::info!("writes to the store succeed again");
             }
@@ -256,8 +281,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_or_busy_is_no_trouble() {
-        for meaning in [Meaning::Busy, Meaning::Misuse, Meaning::Corrupt, Meaning::Newer] {
+    fn other_processes_are_told_when_they_keep_the_writer_waiting_for_a_second() {
+        let (troubles, began) = (Troubles::default(), Moment::now());
+        let failure = BatchFailure { meaning: Meaning::Busy, complaint: "database is locked".to_owned() };
+        let at = |millis: u64| {
+            (Timestamp::from_millis(millis.cast_signed()), began.after(Duration::from_millis(millis)))
+        };
+        let told = |millis| {
+            troubles.busy(&failure, at(millis));
+            troubles.told(at(millis).1).is_some()
+        };
+        // They come and go: nobody waited in between.
+        assert!(!told(0) && !told(900) && !told(2_000) && !told(2_900));
+        assert!(told(3_000) && told(3_500));
+        troubles.written();
+        assert!(troubles.told(at(20_000).1).is_none(), "it was long ago");
+        assert!(!told(20_000));
+    }
+
+    #[test]
+    fn what_is_refused_is_no_trouble() {
+        for meaning in [Meaning::Misuse, Meaning::Corrupt, Meaning::Newer] {
             let troubles = Troubles::default();
             let failure = BatchFailure { meaning, complaint: String::new() };
             troubles.failed(&failure, (Timestamp::default(), Moment::now()));

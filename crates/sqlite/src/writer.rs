@@ -150,6 +150,7 @@ impl Writer {
     fn fail_late(&mut self, jobs: Jobs, failure: &BatchFailure) -> Jobs {
         let limit = Duration::from_millis(self.shared.options.busy_ms_max);
         let now = self.shared.stopwatch.now();
+        self.shared.troubles.busy(failure, (self.shared.clock.now(), now));
         let (late, rest) = jobs.into_iter().partition(|job| now.since(job.queued_at()) >= limit);
         self.fail_all(late, failure);
         self.wake_answered();

@@ -79,8 +79,6 @@ fn wake(batch: &mut Batch<'_>, home: &Home) -> Result<(), Stop> {
     let Ok(Some(target)) = Target::read(batch.connection, namespace, &message.to) else { return Ok(()) };
     let target = Arc::new(target);
     batch.care_for(&target, message)?;
-    // As for a message that arrives: the search for mail of held executions goes through the index.
-    batch.settle((target.key, target.epoch), target.place)?;
     let now = batch.now();
     if matches!(target.place, Place::Waiting | Place::Timer(..))
         && target.standing.listens.to(message.body.sort())

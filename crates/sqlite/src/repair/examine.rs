@@ -16,8 +16,8 @@ use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
 use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{epoch, integer, status, timestamp_maybe};
 use crate::sheet::{Base, Cold};
-use crate::sql;
 use crate::view::{address, run_chain};
+use crate::{newborns, sql};
 
 /// The result of an examination of one execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -252,6 +252,12 @@ fn check_place(connection: &Connection, suspect: &Suspect) -> Result<Option<Stri
         && !connection.prepare_cached(sql::SESSION_IS_LIVE)?.exists([integer(session.0)])?
     {
         return Ok(Some(format!("it is held by session {}, which is not registered", session.0)));
+    }
+    if let Some(holder) = suspect.place.holder().filter(|holder| holder.is_newborn)
+        && newborns::from(connection, holder.session)? > suspect.chain.key
+        && !planted(Bug::NewbornSearchUnchecked)
+    {
+        return Ok(Some(format!("the end of session {} would not find it", holder.session.0)));
     }
     let is_asleep = matches!(suspect.place, Place::Waiting | Place::Timer(..));
     let awaited = is_asleep.then(|| awaited(connection, suspect.chain.key, &suspect.summary));

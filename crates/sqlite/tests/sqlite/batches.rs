@@ -1,11 +1,14 @@
 //! Operations that share a transaction.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use abide_core::{Body, Payload};
+use abide_sqlite::stepped::{Fate, Stepped};
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::block_on;
-use abide_store::{CommitOutcome, Error, Store, Submit};
+use abide_store::{CommitOutcome, Error, Store, Submit, Trouble, View};
 
 use crate::fixture::{Fixture, complete, flow, look, message, signal, start, step, submit};
 
@@ -106,6 +109,29 @@ fn a_writer_that_is_kept_waiting_says_busy_and_goes_on_afterwards() {
     drop(other);
     submit(&store, vec![start("a")]).unwrap();
     assert_eq!(look(&store, "a").journal.len(), 1);
+}
+
+#[test]
+fn another_process_that_keeps_the_writer_waiting_is_told() {
+    let fixture = Fixture::new();
+    let millis = Arc::new(AtomicU64::new(0));
+    let told = millis.clone();
+    let now = move || Duration::from_millis(told.load(Ordering::Relaxed));
+    let store =
+        SqliteStore::stepped(&fixture.path(), fixture.clock.clone(), Options::default(), now).unwrap();
+    let other = blocked(&fixture);
+    let started = queue(&store, vec![start("a")]);
+    for (at, is_told) in [(0, false), (900, false), (1_000, true)] {
+        millis.store(at, Ordering::Relaxed);
+        assert_eq!(store.step(Fate::Committed), Stepped::Busy);
+        let trouble = block_on(store.trouble()).unwrap();
+        assert_eq!(matches!(trouble, Some(Trouble::Failing { .. })), is_told, "{trouble:?} after {at} ms");
+    }
+    drop(other);
+    assert_eq!(store.step(Fate::Committed), Stepped::Done);
+    block_on(started).unwrap();
+    millis.store(60_000, Ordering::Relaxed);
+    assert_eq!(block_on(store.trouble()).unwrap(), None);
 }
 
 #[test]

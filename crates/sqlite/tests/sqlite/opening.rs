@@ -281,3 +281,67 @@ fn what_is_not_to_be_created_is_refused_and_left_as_it_is() {
     fixture.open().close();
     fixture.open_with(existing()).close();
 }
+
+/// Its commits may be nowhere else. SQLite would delete it together with an empty file, and would
+/// apply it to any other file of this name.
+#[test]
+fn p2_a_log_without_its_file_is_neither_deleted_nor_applied_to_another() {
+    for end in ["-wal", "-journal"] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        submit(&store, vec![start("a")]).unwrap();
+        let folder = fixture.folder.path();
+        let (moved, log) = (folder.join("moved.db"), folder.join(format!("moved.db{end}")));
+        std::fs::copy(folder.join("abide.db-wal"), &log).unwrap();
+        let size = log.metadata().unwrap().len();
+        let expected = r#""moved.db": the file is missing or empty, but a log of it is there"#;
+        for is_empty in [false, true] {
+            if is_empty {
+                std::fs::write(&moved, "").unwrap();
+            }
+            // A journal is also there while another process makes the file.
+            for create in [true, false].into_iter().filter(|_| end == "-wal") {
+                let said = complaint(&fixture, "moved.db", Options { create, ..Options::default() });
+                assert!(said.starts_with(expected), "{said}");
+            }
+            assert!(end == "-journal" || moved.exists() == is_empty);
+            assert_eq!(log.metadata().unwrap().len(), size);
+        }
+        std::fs::remove_file(&moved).unwrap();
+        assert!(log.exists());
+        let copy = folder.join("copy.db");
+        store.backup(&copy).unwrap();
+        let said = SqliteStore::restore(&copy, &moved, &*fixture.clock).unwrap_err().to_string();
+        assert!(said.contains("a log of it is there") && !moved.exists(), "{said}");
+        std::fs::remove_file(&log).unwrap();
+        SqliteStore::restore(&copy, &moved, &*fixture.clock).unwrap();
+    }
+}
+
+/// The log and the locks lie beside the name by which a file is opened.
+#[test]
+#[cfg(unix)]
+fn p3_a_file_with_two_names_is_refused() {
+    let fixture = Fixture::new();
+    drop(fixture.open());
+    let other = fixture.folder.path().join("other.db");
+    std::fs::hard_link(fixture.path(), &other).unwrap();
+    for (name, read_only) in [("abide.db", false), ("other.db", false), ("other.db", true)] {
+        let said = complaint(&fixture, name, Options { read_only, ..Options::default() });
+        let expected = format!("{name:?}: the file has 2 names (hard links): delete the others; workers");
+        assert!(said.starts_with(&expected), "{said}");
+    }
+    std::fs::remove_file(&other).unwrap();
+    drop(fixture.open());
+    // A process that was killed while it published a copy leaves such a name.
+    std::fs::hard_link(fixture.path(), fixture.folder.path().join("abide.db-partial-4000000-7")).unwrap();
+    drop(fixture.open());
+}
+
+#[test]
+fn the_longest_patience_is_longer_than_sqlite_can_count() {
+    let fixture = Fixture::new();
+    let store = fixture.open_with(Options { busy_ms_max: u64::MAX, ..Options::default() });
+    submit(&store, vec![start("a")]).unwrap();
+    assert_eq!(look(&store, "a").journal.len(), 1);
+}
