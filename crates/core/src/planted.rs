@@ -321,6 +321,8 @@ bugs! {
     SecondNameOpened = "second-name-opened",
     /// A database that another process keeps locked is no trouble.
     BusyUntold = "busy-untold",
+    /// With many read messages, all their ids are forgotten, also those that a page under way has.
+    ReadForgotten = "read-forgotten",
     /// A session expires while a closure of its own keeps the writer.
     ExpiredByOwnClosure = "expired-by-own-closure",
     /// Two operations whose names have the same hash are taken for one.

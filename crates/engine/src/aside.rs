@@ -41,7 +41,7 @@ impl Inner {
         let mut said_at = self.newer_said_at.lock().unwrap_or_else(PoisonError::into_inner);
         if said_at.is_none_or(|said_at| now >= said_at.after(NEWER_SAID_PAUSE)) {
             *said_at = Some(now);
-            tracing::warn!(execution = key.0, what, "an execution needs a newer version of abide");
+            tracing::warn!(key = key.0, what, "an execution needs a newer version of abide");
         }
     }
 }

@@ -383,11 +383,6 @@ impl Seat {
         self.ledger.consume(id);
     }
 
-    /// Forgets the ids of messages that were read long ago.
-    pub(crate) fn forget(&mut self) {
-        self.inbox.forget();
-    }
-
     /// Decides a command and takes down its entries; a commit makes them durable.
     pub fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
         self.ledger.decide(command)

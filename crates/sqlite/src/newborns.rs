@@ -203,7 +203,7 @@ mod tests {
 
     use abide_core::{Body, Digest, Payload};
     use abide_store::conformance::block_on;
-    use abide_store::{Beat, Heartbeat, Leases, Store, Submit, Submitted, View};
+    use abide_store::{Beat, Claim, Heartbeat, Leases, Store, Submit, Submitted, View};
 
     use super::*;
     use crate::SqliteStore;
@@ -246,6 +246,13 @@ mod tests {
                 return found;
             }
         }
+    }
+
+    /// Returns how many executions a new session can claim.
+    fn claimed_count(store: &SqliteStore) -> usize {
+        let session = register(store, "default");
+        let claim = Claim { session, request: 1, slots: 9, care_slots: 0, with_mail: false, sweep: false };
+        block_on(store.claim(claim)).unwrap().leased.len()
     }
 
     #[test]
@@ -381,6 +388,14 @@ mod tests {
         // The next sign of life says it anew.
         beat(&ours, session);
         assert!(theirs.verify().unwrap().is_sound());
+        // There is none of a dead process. A repair makes the execution ready for others.
+        inside(&ours, damage).unwrap();
+        ours.close();
+        drop(ours);
+        let repairs = block_on(theirs.repair()).unwrap();
+        assert!(repairs.left.is_empty(), "{repairs:?}");
+        assert!(theirs.verify().unwrap().is_sound());
+        assert_eq!(claimed_count(&theirs), 1);
     }
 
     /// A commit or a message settles a newborn. If that is undone, a death must find it.
@@ -410,15 +425,6 @@ mod tests {
         born(&ours, session, "young");
         let reason = "it is over".to_owned();
         block_on(theirs.retire(abide_store::Retire { session, reason })).unwrap();
-        let other = register(&theirs, "default");
-        let claim = abide_store::Claim {
-            session: other,
-            request: 1,
-            slots: 9,
-            care_slots: 0,
-            with_mail: false,
-            sweep: false,
-        };
-        assert_eq!(block_on(theirs.claim(claim)).unwrap().leased.len(), 2);
+        assert_eq!(claimed_count(&theirs), 2);
     }
 }

@@ -139,7 +139,7 @@ impl Troubles {
         closure.is_told = true;
         let ms = u64::try_from(closure.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(
-            execution = closure.key.0,
+            key = closure.key.0,
             ms,
             "a transaction step keeps the writer: nothing else is written until it returns"
         );

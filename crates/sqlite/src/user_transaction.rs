@@ -195,11 +195,7 @@ impl Deadline {
         let elapsed = self.began.elapsed();
         if elapsed >= SLOW_AFTER {
             let ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-            tracing::warn!(
-                execution = key.0,
-                ms,
-                "a transaction step kept the writer: nothing else was written"
-            );
+            tracing::warn!(key = key.0, ms, "a transaction step kept the writer: nothing else was written");
         }
     }
 

@@ -415,11 +415,11 @@ impl Runner {
 
     /// Stops until somebody changes the code or the data. Running closures may end.
     fn block(&mut self, reason: Block) -> bool {
-        tracing::debug!(execution = %self.seat.execution().address(), %reason, "an execution is to be blocked");
+        tracing::debug!(address = %self.seat.execution().address(), %reason, "an execution is to be blocked");
         if let Err(refusal) = self.decide(Command::block(reason)) {
             // The phase allows no block, for example because the execution is paused. The reason
             // will be found again.
-            tracing::debug!(execution = %self.seat.execution().address(), %refusal, "it goes no further here");
+            tracing::debug!(address = %self.seat.execution().address(), %refusal, "it goes no further here");
         }
         self.run.stage.halt();
         true
@@ -479,7 +479,7 @@ impl Runner {
         self.tell_children();
         let unclaimed = self.unclaimed();
         if let Some(unclaimed) = &unclaimed {
-            tracing::warn!(execution = %self.seat.execution().address(), "{unclaimed}");
+            tracing::warn!(address = %self.seat.execution().address(), "{unclaimed}");
         }
         self.seat.set_unclaimed(unclaimed);
         self.evict();

@@ -72,7 +72,6 @@ impl Runner {
         }
         let first = self.seat.begin_next_run(start, input);
         self.run = Run::new(Journal::begun(self.seat.journal_of(), first), self.code.is_strict());
-        self.seat.forget();
         (self.idle_since, self.alarm, self.bell) = (None, None, None);
     }
 }

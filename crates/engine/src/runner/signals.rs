@@ -48,7 +48,7 @@ impl Runner {
             }
             Reader::Nobody(op, Rejection { expected, complaint }) => {
                 let rejected = RejectedSignal { op, message, by, arrived_at, payload, expected, complaint };
-                tracing::debug!(execution = %self.seat.execution().address(), ?name, %rejected, "a signal is set aside");
+                tracing::debug!(address = %self.seat.execution().address(), ?name, %rejected, "a signal is set aside");
                 Command::RejectSignal(Box::new(rejected))
             }
             Reader::Gone => unreachable!("the function has returned for it"),

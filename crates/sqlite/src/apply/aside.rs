@@ -89,7 +89,7 @@ pub(super) fn set_aside(
     (key, former): (i64, Option<Given>),
     damage: &str,
 ) -> Result<(), Stop> {
-    tracing::error!(execution = key, damage, "an execution is damaged and was set aside");
+    tracing::error!(key, damage, "an execution is damaged and was set aside");
     let Columns { place, rank, place_at } = Place::Damaged(batch.now()).columns();
     if batch.connection.prepare_cached(sql::SET_ASIDE)?.execute([key, place, rank, place_at])? == 0 {
         return Err(Stop::stale_index(key));

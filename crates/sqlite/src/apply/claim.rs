@@ -252,12 +252,7 @@ fn sound(
 fn leave_out(batch: &mut Batch<'_>, key: i64, stop: Stop) -> Result<(), Stop> {
     let now = batch.now();
     let until = batch.left_out.put(key, now);
-    tracing::error!(
-        execution = key,
-        ?stop,
-        ?until,
-        "an execution could not be read and is left out for a while"
-    );
+    tracing::error!(key, ?stop, ?until, "an execution could not be read and is left out for a while");
     if batch.connection.is_autocommit() { Err(stop) } else { Ok(()) }
 }
 
@@ -337,7 +332,7 @@ fn look(batch: &mut Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, 
         return Ok((care::Look::Take, None));
     }
     let Some(damage) = stop.damage() else { return Err(stop) };
-    tracing::error!(execution = key, %damage, "an execution cannot be looked after");
+    tracing::error!(key, %damage, "an execution cannot be looked after");
     Ok((care::Look::Later(None), None))
 }
 

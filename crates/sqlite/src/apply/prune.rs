@@ -66,7 +66,7 @@ impl Operation for PruneWork {
                 }
                 Err(stop) => {
                     let Some(damage) = stop.damage() else { return Err(stop) };
-                    tracing::error!(execution = execution.key, %damage, "an execution is damaged and is not pruned");
+                    tracing::error!(key = execution.key, %damage, "an execution is damaged and is not pruned");
                 }
             }
         }
