@@ -9,7 +9,7 @@ use abide_sqlite::{SqliteStore, StepConnection};
 use abide_store::conformance::block_on;
 use abide_store::{Answer, CommitOutcome, Error, Store, Submit};
 
-use crate::fixture::{Fixture, Held, Seat, look, start, step};
+use crate::fixture::{Fixture, Held, Seat, look, start, step, worker};
 
 #[test]
 fn writes_of_a_step_and_its_record_commit_together() {
@@ -309,20 +309,24 @@ fn dawdle(duration: Duration) {
 /// under the same lease.
 #[test]
 fn a_session_does_not_expire_behind_its_own_closure() {
-    let fixture = Fixture::new();
-    let store = fixture.open_with(abide_sqlite::Options { transaction_ms_max: 50, ..Default::default() });
-    let seat = fixture.seat(&store);
-    let mut held = seat.born("a");
-    let clock = fixture.clock.clone();
-    let commit = seat.transaction(&held, move |_| {
-        clock.advance(Duration::from_secs(60));
-        dawdle(Duration::from_millis(60));
-        Ok(())
-    });
-    let error = block_on(store.commit(commit)).unwrap_err();
-    assert!(error.to_string().contains("took longer than transaction_ms_max"), "{error}");
-    seat.record(&mut held, vec![step(1)]);
-    assert!(fixture.seat(&fixture.open()).claim(true).leased.is_empty(), "it is held");
+    // In quarters of the time to live: since the last sign of life, and the length of the closure.
+    for (before, length) in [(0, 16), (3, 2), (2, 3)] {
+        let fixture = Fixture::new();
+        let store = fixture.open_with(abide_sqlite::Options { transaction_ms_max: 50, ..Default::default() });
+        let seat = fixture.seat(&store);
+        let mut held = seat.born("a");
+        let (clock, quarter) = (fixture.clock.clone(), worker().ttl / 4);
+        clock.advance(quarter * before);
+        let commit = seat.transaction(&held, move |_| {
+            clock.advance(quarter * length);
+            dawdle(Duration::from_millis(60));
+            Ok(())
+        });
+        let error = block_on(store.commit(commit)).unwrap_err();
+        assert!(error.to_string().contains("took longer than transaction_ms_max"), "{error}");
+        seat.record(&mut held, vec![step(1)]);
+        assert!(fixture.seat(&fixture.open()).claim(true).leased.is_empty(), "it is held");
+    }
 }
 
 #[test]
