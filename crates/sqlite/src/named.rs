@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::fixture::{register, start_of, try_submit};
     use crate::stepped::Fate;
-    use crate::{Options, SqliteStore};
+    use crate::{Options, SqliteStore, os};
 
     #[test]
     fn a_file_that_is_mounted_itself_is_found_in_the_table_of_mounts() {
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_thread_of_a_store_looks_for_the_file() {
-        for read_only in [false, true] {
+        for (read_only, is_followed) in [(false, true), (true, true), (false, false), (true, false)] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a.db");
             let open = |read_only| {
@@ -310,9 +310,13 @@ mod tests {
             drop(open(false));
             let store = open(read_only);
             fs::remove_file(&path).unwrap();
-            // The loss is news to those who follow.
-            while !store.shared.is_file_lost() {
-                block_on(store.changed()).unwrap();
+            for _ in 0..1_000 {
+                match (store.shared.is_file_lost(), is_followed) {
+                    (true, _) => break,
+                    // The loss is news to those who follow.
+                    (false, true) => block_on(store.changed()).unwrap(),
+                    (false, false) => os::pause(Duration::from_millis(10)),
+                }
             }
             assert!(is_told(block_on(store.list(List::of(Namespace::default(), 10)))));
             assert!(read_only || is_told(try_submit(&store, start_of("a"))));
