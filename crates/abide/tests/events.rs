@@ -6,6 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
 use abide::testing::Lab;
+use abide_core::Bounds;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Store, Target};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -95,10 +99,14 @@ impl Log {
     }
 
     fn says(&self, level: Level, message: &str) -> bool {
-        let is = |line: &Line| {
+        self.count(level, message) > 0
+    }
+
+    fn count(&self, level: Level, message: &str) -> usize {
+        let is = |line: &&Line| {
             line.level == level && line.fields.get("message").is_some_and(|m| m.contains(message))
         };
-        self.0.lock().unwrap().iter().any(is)
+        self.0.lock().unwrap().iter().filter(is).count()
     }
 }
 
@@ -185,4 +193,29 @@ fn a_clean_shutdown_is_no_reason_to_warn() {
         }
     });
     assert!(!log.says(Level::WARN, ""), "{:?}", log.0.lock().unwrap());
+}
+
+/// Its lease is known to the store alone, because no claim is answered.
+#[test]
+fn a_row_that_stays_unreadable_is_reported_once() {
+    let store = |clock| -> Arc<dyn Store> {
+        let mute = FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), |what| match what {
+            "claim" => Fault::Indeterminate,
+            _ => Fault::None,
+        });
+        FaultyStore::reading(mute, |read| match read.target {
+            Target::Key(_) => Fault::Unread,
+            Target::Address(_) => Fault::None,
+        })
+    };
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        Lab::run_on(1, store, async |lab| {
+            lab.client().await.unwrap().start(fine, ()).id("fine-1").await.unwrap();
+            let _worker = lab.worker().await.unwrap();
+            lab.sleep(hours(1)).await;
+        });
+    });
+    assert_eq!(log.count(Level::ERROR, ""), 1);
+    assert!(log.says(Level::ERROR, "the row of an execution cannot be read"));
 }

@@ -16,6 +16,7 @@ use abide_store::{ExecutionKey, Hold, Leased};
 use crate::driver::End;
 use crate::engine::Inner;
 use crate::ledger::Ledger;
+use crate::pauses;
 
 /// The executions that had to begin anew for such a reason.
 #[derive(Default)]
@@ -44,9 +45,6 @@ struct Failed {
     why: String,
 }
 
-const PAUSE_FIRST: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-
 impl Failures {
     /// Counts a failure, and returns how long to wait before the execution is looked at again.
     pub(crate) fn count(&self, key: ExecutionKey, failing: Failing, why: String) -> Duration {
@@ -56,7 +54,7 @@ impl Failures {
         failed.count += 1;
         (failed.failing, failed.why) = (failing, why);
         self.exist.store(true, Ordering::Release);
-        PAUSE_FIRST.saturating_mul(1 << (failed.count - 1).min(10)).min(PAUSE_MAX)
+        pauses::after(failed.count)
     }
 
     /// Returns the number of such executions.
