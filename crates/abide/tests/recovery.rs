@@ -136,3 +136,28 @@ fn p7_many_lost_leases_cost_few_signs_of_life() {
         assert!((1..=CHILD_COUNT / 8).contains(&count), "{count} signs of life");
     });
 }
+
+/// The first answer is lost, and the second says only that the execution exists.
+#[test]
+fn a_start_does_not_wait_until_what_it_started_can_be_read() {
+    let is_lost = AtomicBool::new(false);
+    let store = move |clock| -> Arc<dyn Store> {
+        let memory = MemoryStore::new(clock, Bounds::default());
+        let forgetful = FaultyStore::deciding(memory, move |what| match what {
+            "submit" if !is_lost.swap(true, Ordering::SeqCst) => Fault::Indeterminate,
+            _ => Fault::None,
+        });
+        FaultyStore::reading(forgetful, |read| match read.target {
+            Target::Key(_) => Fault::Unread,
+            Target::Address(_) => Fault::None,
+        })
+    };
+    Lab::run_on(7, store, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        tokio::select! {
+            biased;
+            handle = abide.start(quick, 1).id("one").into_future() => assert!(handle.unwrap().is_attached()),
+            () = lab.sleep(secs(1)) => panic!("the start waits"),
+        }
+    });
+}
