@@ -23,6 +23,12 @@ impl Pauses {
         self.failure_count = self.failure_count.saturating_add(1);
         after(self.failure_count)
     }
+
+    /// Whether the next failure is the first one in a row, which is to be reported: the others
+    /// would only fill the log.
+    pub(crate) fn is_first(&self) -> bool {
+        self.failure_count == 0
+    }
 }
 
 #[cfg(test)]
@@ -32,11 +38,13 @@ mod tests {
     #[test]
     fn pauses_double_up_to_a_minute() {
         let mut pauses = Pauses::default();
+        assert!(pauses.is_first());
         let millis: Vec<_> = (0..12).map(|_| pauses.next().as_millis()).collect();
         assert_eq!(
             millis,
             [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 60_000, 60_000, 60_000]
         );
+        assert!(!pauses.is_first());
         assert_eq!(after(u32::MAX), LONGEST);
     }
 }
