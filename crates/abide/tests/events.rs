@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
@@ -218,4 +219,37 @@ fn a_row_that_stays_unreadable_is_reported_once() {
     });
     assert_eq!(log.count(Level::ERROR, ""), 1);
     assert!(log.says(Level::ERROR, "the row of an execution cannot be read"));
+}
+
+#[workflow]
+async fn mother(ctx: Ctx) -> Result<u32> {
+    ctx.start(hangs, ()).id("child-2").await?;
+    ctx.recv("go").await
+}
+
+#[test]
+fn a_store_that_cannot_list_is_reported_once_for_each_need() {
+    let is_unread = Arc::new(AtomicBool::new(false));
+    let unread = is_unread.clone();
+    let store = move |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
+            "list" if unread.load(Ordering::Relaxed) => Fault::Unread,
+            _ => Fault::None,
+        })
+    };
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        Lab::run_on(1, store, async |lab| {
+            let (_, worker) = lab.worker_with(|builder| builder.park_after(ms(10))).await.unwrap();
+            let handle = worker.start(mother, ()).id("mother-1").await.unwrap();
+            lab.sleep(secs(10)).await;
+            is_unread.store(true, Ordering::Relaxed);
+            handle.terminate("enough").await.unwrap();
+            lab.sleep(hours(1)).await;
+        });
+    });
+    let counts =
+        ["the children of a run cannot be listed", "what is blocked cannot be asked to try again", ""];
+    assert_eq!(counts.map(|message| log.count(Level::ERROR, message)), [1, 1, 2]);
+    assert!(!log.says(Level::WARN, "what is blocked"));
 }
