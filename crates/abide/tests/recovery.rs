@@ -103,6 +103,22 @@ fn a_row_that_stays_unreadable_is_asked_for_less_and_less_often() {
     });
 }
 
+/// Six rounds of five seconds each, and the pauses between them, which double from 200 ms on.
+#[test]
+fn records_that_stay_unread_are_given_up_after_longer_and_longer_pauses() {
+    let world = World::default();
+    Lab::run_on(7, world.store(Fault::UnreadRows), |lab| async move {
+        let abide = started(&lab).await;
+        while world.asked_count() == 0 {
+            lab.sleep(ms(100)).await;
+        }
+        lab.sleep(secs(6 * 5 + 4)).await;
+        assert_eq!(status(&abide, "one").await, Status::Running);
+        lab.sleep(secs(3)).await;
+        assert_eq!(status(&abide, "one").await, Status::Blocked);
+    });
+}
+
 const CHILD_COUNT: u64 = 200;
 
 #[workflow]
