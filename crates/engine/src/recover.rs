@@ -126,7 +126,8 @@ impl Inner {
             };
             let Some(leased) = leased_to(self.session(), snapshot) else { return Ok(None) };
             let Some(why) = unread else { return Ok(Some(leased)) };
-            if self.failures.verdict(&leased, self.options.failure_count_max).is_some() {
+            self.failures.note_progress(&leased);
+            if self.failures.reason_to_block(key, self.options.failure_count_max).is_some() {
                 return Ok(Some(leased));
             }
             tracing::error!(execution = key.0, why, "the records of an execution cannot be read");
