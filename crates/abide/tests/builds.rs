@@ -3,11 +3,14 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::{Ability, Address, Event, ExecutionId, Kind, Name, Namespace, codec};
+use abide_core::{Ability, Address, Bounds, Event, ExecutionId, Kind, Name, Namespace, codec};
 use abide_sqlite::SqliteStore;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
 use abide_store::{
     Changes, Claim, Clock, Commit, CommitOutcome, Hold, Read, Snapshot, Store, Target, Worker,
 };
@@ -506,5 +509,36 @@ fn what_a_newer_program_wrote_does_not_keep_others_from_being_tried() {
         assert_eq!(second.handle::<u32>("good").status().await.unwrap(), Status::Completed);
         let why = second.handle::<u32>("newer").why().await.unwrap();
         assert_eq!(why, r#""newer" was written by a newer version of abide, and can be read by that only."#);
+    });
+}
+
+/// A worker that cannot list blocked executions goes on with all others, and need not ask often.
+#[test]
+fn p7_what_is_blocked_and_cannot_be_listed_is_asked_for_less_and_less_often() {
+    let (fails, list_count) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
+    let (failing, counted) = (fails.clone(), list_count.clone());
+    let store = move |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
+            "list" => {
+                counted.fetch_add(1, Ordering::Relaxed);
+                if failing.load(Ordering::Relaxed) { Fault::Unread } else { Fault::None }
+            }
+            _ => Fault::None,
+        })
+    };
+    Lab::run_on(1, store, |lab| async move {
+        let (machine, abide) = blocked(&lab).await;
+        lab.crash(machine);
+        drop(abide);
+        let (_machine, abide) = worker(&lab, "b", PAST_ALL).await;
+        list_count.store(0, Ordering::Relaxed);
+        lab.sleep(hours(1)).await;
+        let count = list_count.load(Ordering::Relaxed);
+        assert!((60..100).contains(&count), "{count} lists in an hour");
+        fails.store(false, Ordering::Relaxed);
+        list_count.store(0, Ordering::Relaxed);
+        lab.sleep(minutes(2)).await;
+        assert_eq!(abide.handle::<u32>("one").status().await.unwrap(), Status::Completed);
+        assert_eq!(list_count.load(Ordering::Relaxed), 1, "the failures were dear");
     });
 }

@@ -2,10 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
 use abide::testing::Lab;
+use abide_core::Bounds;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Store, Target};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -95,10 +100,14 @@ impl Log {
     }
 
     fn says(&self, level: Level, message: &str) -> bool {
-        let is = |line: &Line| {
+        self.count(level, message) > 0
+    }
+
+    fn count(&self, level: Level, message: &str) -> usize {
+        let is = |line: &&Line| {
             line.level == level && line.fields.get("message").is_some_and(|m| m.contains(message))
         };
-        self.0.lock().unwrap().iter().any(is)
+        self.0.lock().unwrap().iter().filter(is).count()
     }
 }
 
@@ -185,4 +194,62 @@ fn a_clean_shutdown_is_no_reason_to_warn() {
         }
     });
     assert!(!log.says(Level::WARN, ""), "{:?}", log.0.lock().unwrap());
+}
+
+/// Its lease is known to the store alone, because no claim is answered.
+#[test]
+fn a_row_that_stays_unreadable_is_reported_once() {
+    let store = |clock| -> Arc<dyn Store> {
+        let mute = FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), |what| match what {
+            "claim" => Fault::Indeterminate,
+            _ => Fault::None,
+        });
+        FaultyStore::reading(mute, |read| match read.target {
+            Target::Key(_) => Fault::Unread,
+            Target::Address(_) => Fault::None,
+        })
+    };
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        Lab::run_on(1, store, async |lab| {
+            lab.client().await.unwrap().start(fine, ()).id("fine-1").await.unwrap();
+            let _worker = lab.worker().await.unwrap();
+            lab.sleep(hours(1)).await;
+        });
+    });
+    assert_eq!(log.count(Level::ERROR, ""), 1);
+    assert!(log.says(Level::ERROR, "the row of an execution cannot be read"));
+}
+
+#[workflow]
+async fn mother(ctx: Ctx) -> Result<u32> {
+    ctx.start(hangs, ()).id("child-2").await?;
+    ctx.recv("go").await
+}
+
+#[test]
+fn a_store_that_cannot_list_is_reported_once_for_each_need() {
+    let is_unread = Arc::new(AtomicBool::new(false));
+    let unread = is_unread.clone();
+    let store = move |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
+            "list" if unread.load(Ordering::Relaxed) => Fault::Unread,
+            _ => Fault::None,
+        })
+    };
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        Lab::run_on(1, store, async |lab| {
+            let (_, worker) = lab.worker_with(|builder| builder.park_after(ms(10))).await.unwrap();
+            let handle = worker.start(mother, ()).id("mother-1").await.unwrap();
+            lab.sleep(secs(10)).await;
+            is_unread.store(true, Ordering::Relaxed);
+            handle.terminate("enough").await.unwrap();
+            lab.sleep(hours(1)).await;
+        });
+    });
+    let counts =
+        ["the children of a run cannot be listed", "what is blocked cannot be asked to try again", ""];
+    assert_eq!(counts.map(|message| log.count(Level::ERROR, message)), [1, 1, 2]);
+    assert!(!log.says(Level::WARN, "what is blocked"));
 }

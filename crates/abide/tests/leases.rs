@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use abide::Builder;
 use abide::prelude::*;
-use abide::testing::Lab;
+use abide::testing::{Lab, kept};
 use abide_core::{Address, Bounds, ExecutionId, Lease, Namespace, care, codec};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Changes, Claim, Clock, Commit, CommitOutcome, Hold, Read, Snapshot, Store, Target};
+use abide_store::{
+    Changes, Claim, Clock, Commit, CommitOutcome, Hold, Read, Retire, Snapshot, Store, Target,
+};
 use tokio::sync::Notify;
 
 /// The time between heartbeats: three of them fit into one life of a session.
@@ -664,5 +666,48 @@ fn p1_a_late_answer_to_a_heartbeat_promises_the_time_from_its_question_on() {
         let begun: Vec<_> = begun.lock().unwrap().iter().map(|at| at.since(began_at)).collect();
         assert_eq!((begun.len(), begun[0]), (2, secs(17)), "the answer wakes what waits for it");
         assert!(begun[1] >= secs(22), "the second attempt waits for the next answer: {begun:?}");
+    });
+}
+
+/// Failures are counted by the holder of the lease: the next one begins anew.
+#[test]
+fn p8_failures_under_a_lease_that_is_gone_are_forgotten() {
+    let make = |clock| -> Arc<dyn Store> {
+        let mute = mute("claim", Arc::new(AtomicBool::new(true)))(clock);
+        FaultyStore::reading(mute, |read| match read.target {
+            Target::Key(_) => Fault::UnreadRows,
+            Target::Address(_) => Fault::None,
+        })
+    };
+    Lab::run_on(7, make, |lab| async move {
+        lab.client().await.unwrap().start(waits_for_go, ()).id("one").await.unwrap();
+        let (_, abide) = lab.worker().await.unwrap();
+        lab.sleep(BEAT * 4).await;
+        let counts = || (kept(&abide).wanted_count, kept(&abide).failure_count);
+        assert_eq!(counts(), (1, 1), "its lease is found, and its records cannot be read");
+        give_back(lab.store(), "one", Hold::Park { seen: Vec::new() }).await;
+        lab.sleep(BEAT * 2).await;
+        assert_eq!(counts(), (0, 0));
+    });
+}
+
+/// Only who begins anew under the same lease has to know what became of the commit before.
+#[test]
+fn an_execution_whose_session_is_gone_does_not_wait_for_its_commit() {
+    let make = |clock| -> Arc<dyn Store> {
+        let is_late = AtomicBool::new(true);
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
+            "commit" if is_late.swap(false, Ordering::Relaxed) => Fault::Late,
+            _ => Fault::None,
+        })
+    };
+    Lab::run_on(7, make, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(quick, 1).id("one").await.unwrap();
+        lab.sleep(Duration::from_secs(1)).await;
+        let session = snapshot(lab.store(), "one").await.lease.session.unwrap();
+        lab.store().retire(Retire { session, reason: "gone".to_owned() }).await.unwrap();
+        lab.sleep(BEAT * 4).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed, "under the next session");
     });
 }

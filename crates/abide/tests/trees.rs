@@ -569,3 +569,73 @@ fn a_child_that_is_given_up_beside_a_drain_is_cancelled() {
         }
     }
 }
+
+/// Is terminated while it is not in memory: its code is not there to name the child.
+#[workflow]
+async fn parked_mother(ctx: Ctx) -> Result<u64> {
+    ctx.start(waits, ()).id("child").await?;
+    ctx.recv("go").await
+}
+
+/// Terminates a parent while its children cannot be listed, as `fault` says.
+fn terminated_unlisted<F: Future<Output = ()>>(fault: Fault, then: impl FnOnce(Lab, Abide, Unlisted) -> F) {
+    let unlisted = Unlisted::default();
+    let Unlisted { fails, list_count } = unlisted.clone();
+    let make = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
+            "list" if fails.load(Ordering::Relaxed) => {
+                list_count.fetch_add(1, Ordering::Relaxed);
+                fault
+            }
+            _ => Fault::None,
+        })
+    };
+    Lab::run_on(1, make, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.park_after(ms(10))).await.unwrap();
+        let handle = abide.start(parked_mother, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        unlisted.fails.store(true, Ordering::Relaxed);
+        handle.terminate("enough").await.unwrap();
+        then(lab, abide, unlisted).await;
+    });
+}
+
+#[derive(Clone, Default)]
+struct Unlisted {
+    fails: Arc<AtomicBool>,
+    list_count: Arc<AtomicU32>,
+}
+
+#[test]
+fn children_that_cannot_be_listed_are_asked_for_less_and_less_often() {
+    for fault in [Fault::Unread, Fault::Unavailable] {
+        terminated_unlisted(fault, |lab, abide, unlisted| async move {
+            lab.sleep(hours(1)).await;
+            assert_eq!(status(&abide, "child").await, Status::Waiting);
+            let count = unlisted.list_count.load(Ordering::Relaxed);
+            assert!((60..200).contains(&count), "{count} lists in an hour");
+            unlisted.fails.store(false, Ordering::Relaxed);
+            lab.sleep(minutes(1)).await;
+            assert_eq!(status(&abide, "child").await, Status::Cancelled);
+        });
+    }
+}
+
+/// The next worker passes the order on.
+#[test]
+fn a_shutdown_does_not_wait_for_children_that_cannot_be_listed() {
+    for fault in [Fault::Unavailable, Fault::Hold] {
+        terminated_unlisted(fault, |lab, abide, unlisted| async move {
+            lab.sleep(minutes(10)).await;
+            tokio::select! {
+                biased;
+                () = async { abide.shutdown().await; } => {}
+                () = lab.sleep(secs(1)) => panic!("the shutdown waits, {fault:?}"),
+            }
+            unlisted.fails.store(false, Ordering::Relaxed);
+            let (_, next) = lab.worker().await.unwrap();
+            lab.sleep(secs(10)).await;
+            assert_eq!(status(&next, "child").await, Status::Cancelled);
+        });
+    }
+}

@@ -18,7 +18,8 @@ impl Inner {
     /// the execution, or leaves it to another build, or finds that it may run after all. Most
     /// executions need no such work, so nothing is allocated for them.
     pub(crate) fn fit(self: &Arc<Self>, leased: Leased) -> Result<Leased, BoxFuture<Result<Leased, End>>> {
-        if let Some(reason) = self.failures.verdict(&leased, self.options.failure_count_max) {
+        self.failures.note_progress(&leased);
+        if let Some(reason) = self.failures.reason_to_block(leased.key, self.options.failure_count_max) {
             let (engine, block) = (self.clone(), Block::Limit { reason });
             return Err(Box::pin(async { Err(failures::block(engine, leased, block).await) }));
         }

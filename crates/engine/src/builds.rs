@@ -8,15 +8,14 @@ use abide_core::{Body, By, Message, MessageId, Name, Status};
 use abide_store::{Error, List, ListCursor, Listed, Read, Result, Snapshot, Submit, Target};
 
 use crate::engine::Inner;
+use crate::pauses::Pauses;
+use crate::runtime::BoxFuture;
 
 /// The number of blocked executions in one page, after which others get their turn at the store.
 const PAGE_COUNT: usize = 1_000;
 
 /// The number of executions that are asked at once to try again.
 const TRY_COUNT_MAX: usize = 100;
-
-/// The pause before a page that failed is tried again.
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// The pause after each page, which leaves the store to others.
 const PAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -25,15 +24,15 @@ const PAGE_PAUSE: Duration = Duration::from_millis(100);
 /// blocked.
 const ROUND_PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// The shortest pause for each query of a round: an idle worker costs next to nothing, however many
-/// executions are blocked.
-const QUERY_PAUSE: Duration = Duration::from_secs(2);
+/// The part of a pause that each query of the round before it adds: an idle worker costs next to
+/// nothing, however many executions are blocked.
+const PAUSE_PER_QUERY: Duration = Duration::from_secs(2);
 
-/// The longest such pause: another build may have blocked an execution meanwhile, and callers wait
-/// until this one has tried it.
-const DEAR_PAUSE_MAX: Duration = Duration::from_secs(3_600);
+/// The longest pause for the sake of the costs: another build may have blocked an execution
+/// meanwhile, and callers wait until this one has tried it.
+const COST_PAUSE_MAX: Duration = Duration::from_secs(3_600);
 
-/// The success and the costs of a round, or of one page of it.
+/// The success and the costs of a round.
 #[derive(Clone, Copy, Default)]
 struct Round {
     /// How many executions were asked.
@@ -41,64 +40,91 @@ struct Round {
     query_count: u32,
 }
 
+impl Round {
+    /// Returns the pause before the next round, after one with the pause `former` before it.
+    fn pause(self, former: Duration, every: Duration) -> Pause {
+        let query_count = if planted(Bug::BlockedReadOften) { 0 } else { self.query_count };
+        let for_success = match self.asked_count {
+            0 => every,
+            _ => (former * 2).clamp(every, ROUND_PAUSE_MAX.max(every)),
+        };
+        Pause { for_success, for_cost: PAUSE_PER_QUERY.saturating_mul(query_count).min(COST_PAUSE_MAX) }
+    }
+}
+
+/// The reasons for a pause between two rounds: the longer one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pause {
+    for_success: Duration,
+    for_cost: Duration,
+}
+
+/// How far the asking has got.
+#[derive(Default)]
+struct Asking {
+    /// Where the next page begins.
+    after: Option<ListCursor>,
+    round: Round,
+    /// The pause for the success of the last round.
+    pause: Duration,
+    failures: Pauses,
+}
+
 /// Asks, now and then, every blocked execution that this worker could run and that its build has
 /// not tried to try again: another build may block one at any time. Two workers of one build ask
 /// once. Until the build has tried, callers that wait for a result go on waiting.
 pub(crate) async fn try_blocked(engine: Weak<Inner>) {
-    let mut pause = Duration::ZERO;
+    let mut asking = Asking::default();
     // The engine is held only while there is something to do: this task must not keep a dropped
     // engine alive.
     while let Some(held) = engine.upgrade().filter(|engine| !engine.is_closing()) {
-        let every = held.options.look_again_every;
-        let Round { asked_count, query_count } = try_all(&held).await;
-        pause = match asked_count {
-            0 => every,
-            _ => (pause * 2).clamp(every, ROUND_PAUSE_MAX.max(every)),
-        };
-        let query_count = if planted(Bug::BlockedReadOften) { 0 } else { query_count };
-        let dear = QUERY_PAUSE.saturating_mul(query_count).min(DEAR_PAUSE_MAX);
-        let sleep = held.runtime.rest(pause.max(dear));
+        let pause = asking.go_on(&held).await;
         drop(held);
-        sleep.await;
+        pause.await;
     }
 }
 
-async fn try_all(engine: &Inner) -> Round {
-    let (mut after, mut round) = (None, Round::default());
-    while !engine.is_closing() {
-        match try_page(engine, after).await {
-            Ok((page, next)) => {
-                round.asked_count += page.asked_count;
-                round.query_count = round.query_count.saturating_add(page.query_count);
-                after = next;
-                if after.is_none() {
-                    break;
-                }
-                engine.runtime.sleep(PAGE_PAUSE).await;
-            }
+impl Asking {
+    /// Goes through the next page, and returns the pause after it.
+    async fn go_on(&mut self, engine: &Inner) -> BoxFuture<()> {
+        self.after = match try_page(engine, self.after, &mut self.round).await {
+            Ok(next) => next,
             Err(error) => {
-                tracing::warn!(%error, "what is blocked cannot be asked to try again");
-                engine.runtime.sleep(PAUSE).await;
+                if self.failures.is_first() {
+                    tracing::error!(%error, "what is blocked cannot be asked to try again; this is repeated, less and less often");
+                }
+                return engine.runtime.sleep(self.failures.next());
             }
+        };
+        self.failures = Pauses::default();
+        if self.after.is_some() {
+            return engine.runtime.sleep(PAGE_PAUSE);
         }
+        let round = std::mem::take(&mut self.round);
+        let Pause { for_success, for_cost } = round.pause(self.pause, engine.options.look_again_every);
+        self.pause = for_success;
+        engine.runtime.rest(for_success.max(for_cost))
     }
-    round
 }
 
 /// Goes through one page of blocked executions, and returns where the next one begins.
-async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(Round, Option<ListCursor>)> {
+async fn try_page(
+    engine: &Inner,
+    after: Option<ListCursor>,
+    round: &mut Round,
+) -> Result<Option<ListCursor>> {
     let list = List {
         statuses: vec![Status::Blocked],
         after,
         ..List::of(engine.options.namespace.clone(), PAGE_COUNT)
     };
-    let mut round = Round { asked_count: 0, query_count: 1 };
+    round.query_count = round.query_count.saturating_add(1);
     let page = engine.store.list(list).await?;
     let (build, ability) = (engine.build(), engine.ability());
     let mut messages = Vec::new();
     for item in page.items.iter().filter(|item| engine.has_code(item)) {
         let read = Read { target: Target::Key(item.key), run: None, from: 0, limit: 0, with_inbox: false };
-        round.query_count += 1;
+        round.query_count = round.query_count.saturating_add(1);
         match engine.store.read(read).await {
             Ok(Some(snapshot)) if ability.serves(&snapshot.execution.route()) => {
                 messages.extend(wish(build, &snapshot));
@@ -118,7 +144,7 @@ async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(Round, O
     }
     round.asked_count += messages.len();
     submit(engine, messages).await?;
-    Ok((round, page.next))
+    Ok(page.next)
 }
 
 /// Returns the message that asks an execution to try again. Its id names the build and the block:
@@ -159,5 +185,34 @@ impl Inner {
 
     fn has_code(&self, item: &Listed) -> bool {
         self.has_code_of(item.kind, &item.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(5);
+
+    #[track_caller]
+    fn check((asked_count, query_count): (usize, u32), former_secs: u64, expected_secs: (u64, u64)) {
+        let pause = Round { asked_count, query_count }.pause(Duration::from_secs(former_secs), EVERY);
+        assert_eq!((pause.for_success.as_secs(), pause.for_cost.as_secs()), expected_secs);
+    }
+
+    #[test]
+    fn a_round_that_asked_somebody_is_followed_by_a_longer_pause_up_to_a_bound() {
+        check((0, 0), 80, (5, 0));
+        check((1, 0), 0, (5, 0));
+        check((1, 0), 5, (10, 0));
+        check((1, 0), 200, (300, 0));
+    }
+
+    #[test]
+    fn a_dear_round_is_followed_by_a_longer_pause_up_to_an_hour() {
+        check((0, 1), 5, (5, 2));
+        check((0, 1_001), 5, (5, 2_002));
+        check((0, 1_801), 5, (5, 3_600));
+        check((0, u32::MAX), 5, (5, 3_600));
     }
 }

@@ -252,7 +252,9 @@ impl Client {
                     if let Some(engine) = engine.as_ref().filter(|_| was_repeated)
                         && !engine.0.is_resident(key)
                     {
-                        Box::pin(engine.0.recover(key, None)).await;
+                        // In a task of its own: the caller need not wait until it can be read.
+                        let inner = engine.0.clone();
+                        self.runtime.spawn(Box::pin(async move { inner.recover(key, None).await }));
                     }
                 }
                 // After a lost answer, it may be our own.

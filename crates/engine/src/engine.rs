@@ -7,18 +7,19 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_core::{Ability, Address, Kind, Lease, LeaseRow, SessionId, Timestamp};
 use abide_store::{Aside, Error, ExecutionKey, Leased, Retire, Store, Worker};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::caretaker::Caretaker;
 use crate::driver::{Driver, End};
 use crate::failures::{Failing, Failures};
+use crate::heartbeat::SignsOfLife;
 use crate::inbox::Arrival;
 use crate::left_commits::LeftCommits;
 use crate::lifetime::Lifetime;
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
 use crate::quarantine::{Admission, give_back};
-use crate::recover::RECOVER_PAUSE;
+use crate::recover::{LOST_READ_COUNT_MAX, RECOVER_PAUSE};
 use crate::registry::Registry;
 use crate::request::{Request, Requests};
 use crate::residents::{Departure, Entered, Residents, Source};
@@ -73,6 +74,9 @@ pub(crate) struct Inner {
     registering: tokio::sync::Mutex<()>,
     /// A hint at the quarantine's state, readable without the residents' lock: admission decides.
     pub(crate) is_shut: AtomicBool,
+    /// Lets a bounded number of lost executions be read at once.
+    pub(crate) lost_reads: Semaphore,
+    pub(crate) signs_of_life: SignsOfLife,
     /// Whether the leases in the store are being compared with the residents.
     pub(crate) is_reconciling: AtomicBool,
     /// Notified when every resident has left.
@@ -119,6 +123,8 @@ impl Engine {
             shutting: tokio::sync::Mutex::default(),
             registering: tokio::sync::Mutex::default(),
             is_shut: AtomicBool::new(false),
+            lost_reads: Semaphore::new(LOST_READ_COUNT_MAX),
+            signs_of_life: SignsOfLife::default(),
             is_reconciling: AtomicBool::new(false),
             emptied: Notify::new(),
         });

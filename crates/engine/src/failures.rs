@@ -16,6 +16,7 @@ use abide_store::{ExecutionKey, Hold, Leased};
 use crate::driver::End;
 use crate::engine::Inner;
 use crate::ledger::Ledger;
+use crate::pauses;
 
 /// The executions that had to begin anew for such a reason.
 #[derive(Default)]
@@ -44,9 +45,6 @@ struct Failed {
     why: String,
 }
 
-const PAUSE_FIRST: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-
 impl Failures {
     /// Counts a failure, and returns how long to wait before the execution is looked at again.
     pub(crate) fn count(&self, key: ExecutionKey, failing: Failing, why: String) -> Duration {
@@ -56,7 +54,7 @@ impl Failures {
         failed.count += 1;
         (failed.failing, failed.why) = (failing, why);
         self.exist.store(true, Ordering::Release);
-        PAUSE_FIRST.saturating_mul(1 << (failed.count - 1).min(10)).min(PAUSE_MAX)
+        pauses::after(failed.count)
     }
 
     /// Returns the number of such executions.
@@ -72,13 +70,13 @@ impl Failures {
         }
     }
 
-    /// Returns why an execution is to be blocked instead of run.
-    pub(crate) fn verdict(&self, leased: &Leased, count_max: u32) -> Option<String> {
+    /// Lets the count begin anew if the execution has recorded more since the last call.
+    pub(crate) fn note_progress(&self, leased: &Leased) {
         if !self.exist.load(Ordering::Acquire) {
-            return None;
+            return;
         }
         let mut by_key = self.lock();
-        let failed = by_key.get_mut(&leased.key)?;
+        let Some(failed) = by_key.get_mut(&leased.key) else { return };
         let is_deceived = planted(Bug::VersionIsProgress);
         let count = if is_deceived { leased.version.0 } else { leased.execution.entry_count() };
         let recorded = (leased.execution.run(), count);
@@ -87,7 +85,15 @@ impl Failures {
             failed.count = 1;
         }
         failed.recorded = Some(recorded);
-        let Failed { count, failing, why, .. } = failed;
+    }
+
+    /// Returns why an execution is to be blocked instead of run.
+    pub(crate) fn reason_to_block(&self, key: ExecutionKey, count_max: u32) -> Option<String> {
+        if !self.exist.load(Ordering::Acquire) {
+            return None;
+        }
+        let by_key = self.lock();
+        let Failed { count, failing, why, .. } = by_key.get(&key)?;
         let what = match failing {
             Failing::Commit => "the store refused a commit",
             Failing::Read => "its records could not be read",
@@ -150,7 +156,8 @@ mod tests {
         let failures = Failures::default();
         let blocked = (10..).zip(entry_counts).map(|(version, entry_count)| {
             failures.count(KEY, Failing::Commit, "full".to_owned());
-            failures.verdict(&at((version, *entry_count)), 3).is_some()
+            failures.note_progress(&at((version, *entry_count)));
+            failures.reason_to_block(KEY, 3).is_some()
         });
         assert_eq!(blocked.collect::<Vec<_>>(), expected);
     }

@@ -1,11 +1,12 @@
 //! Keeps a session, and with it every lease, alive.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use abide_store::{Agreement, Beat, Heartbeat};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 
 use crate::engine::Inner;
 use crate::reconcile::{self, Difference};
@@ -63,6 +64,30 @@ async fn beat(engine: &Arc<Inner>) -> abide_store::Result<()> {
 /// Sends a sign of life between two heartbeats. Replaces a session that is gone.
 pub(crate) async fn keep_alive(engine: &Arc<Inner>) -> abide_store::Result<()> {
     send(engine, Beat { is_draining: engine.is_closing(), ..Beat::of(engine.session()) }).await
+}
+
+/// Signs of life that many tasks ask for at once, and that are sent one after the other.
+#[derive(Default)]
+pub(crate) struct SignsOfLife {
+    begun_count: AtomicU64,
+    /// The number of the last sign that was answered.
+    answered: Mutex<u64>,
+}
+
+/// Makes sure that the session is alive, or is replaced. A sign of life that somebody else has sent
+/// since will do: so a thousand tasks that ask at once cost two of them.
+pub(crate) async fn confirm(engine: &Arc<Inner>) -> abide_store::Result<()> {
+    let signs = &engine.signs_of_life;
+    let begun_before = signs.begun_count.load(Ordering::Acquire);
+    let mut answered = signs.answered.lock().await;
+    if *answered > begun_before {
+        return Ok(());
+    }
+    // Only the holder of the lock changes this number.
+    let number = signs.begun_count.fetch_add(1, Ordering::AcqRel) + 1;
+    keep_alive(engine).await?;
+    *answered = number;
+    Ok(())
 }
 
 /// Reports that the session takes nothing more, sooner than its next heartbeat would: `why` then

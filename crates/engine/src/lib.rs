@@ -32,6 +32,7 @@ mod mailbox;
 mod news;
 mod options;
 pub mod panics;
+mod pauses;
 mod presence;
 mod quarantine;
 mod reading;

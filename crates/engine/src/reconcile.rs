@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Lease, SessionId};
-use abide_store::{HeldLease, Leases, Result};
+use abide_store::{ExecutionKey, HeldLease, Leases, Result};
 
 use crate::engine::Inner;
 
@@ -66,13 +66,23 @@ async fn reconcile(engine: &Arc<Inner>, difference: Difference) -> Result<()> {
             mailbox.doubt();
         }
     }
-    for (key, lease) in unknown {
-        engine.recover(key, Some(lease)).await;
-        if engine.is_resident(key) {
+    unknown.into_iter().for_each(|(key, lease)| recover(engine, key, lease));
+    Ok(())
+}
+
+/// Recovers a lease in a task of its own: an execution that cannot be read must not hold up the
+/// others, nor the next look at the leases.
+fn recover(engine: &Arc<Inner>, key: ExecutionKey, lease: Lease) {
+    if !engine.residents().want(key) {
+        return;
+    }
+    let recovering = engine.clone();
+    engine.runtime.spawn(Box::pin(async move {
+        recovering.recover_after((key, Some(lease)), None).await;
+        if recovering.is_resident(key) {
             tracing::warn!(execution = key.0, "a lease that no answer told of is taken up");
         }
-    }
-    Ok(())
+    }));
 }
 
 /// Returns all leases of the session.

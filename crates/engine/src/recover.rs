@@ -5,15 +5,20 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Lease, SessionId};
-use abide_store::{Aside, ExecutionKey, Leased, Read, Snapshot, Target, Unreadable};
+use abide_store::{Aside, Error, ExecutionKey, Leased, Read, Snapshot, Target, Unreadable};
 
 use crate::engine::Inner;
 use crate::failures::Failing;
+use crate::pauses::Pauses;
 use crate::residents::Source;
 use crate::{heartbeat, reading};
 
 /// How long to wait before a lost execution is looked at.
 pub(crate) const RECOVER_PAUSE: Duration = Duration::from_millis(200);
+
+/// The number of lost executions that are read at once: a commit may have started thousands, and
+/// others want to read too.
+pub(crate) const LOST_READ_COUNT_MAX: usize = 16;
 
 /// An execution that our session holds.
 struct Found {
@@ -23,14 +28,50 @@ struct Found {
     unread: Option<String>,
 }
 
+/// The part of an execution that is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Row,
+    /// The row, the first records and the inbox.
+    Whole,
+}
+
+impl Part {
+    fn read(self, target: Target) -> Read {
+        match self {
+            Self::Row => Read { target, run: None, from: 0, limit: 0, with_inbox: false },
+            Self::Whole => Read { target, run: None, from: 1, limit: 1_024, with_inbox: true },
+        }
+    }
+}
+
+enum Looked {
+    /// Our live session holds it.
+    Held(Box<Snapshot>),
+    /// It is not ours, or the engine closes.
+    NotHeld,
+    /// The store works, but cannot read it.
+    Unread(String),
+}
+
+impl Looked {
+    fn held(self) -> Option<Snapshot> {
+        match self {
+            Self::Held(snapshot) => Some(*snapshot),
+            Self::NotHeld | Self::Unread(_) => None,
+        }
+    }
+}
+
 impl Inner {
     /// Looks after executions that a request with a lost answer may have leased to us.
     pub(crate) fn recover_all(self: &Arc<Self>, addresses: Vec<Address>) {
         for address in addresses {
             let engine = self.clone();
             self.runtime.spawn(Box::pin(async move {
-                let (session, found) = (engine.session(), engine.held_by_us(Target::Address(address)).await);
-                if let Ok(Some(Found { snapshot, .. })) = found {
+                let (session, looked) =
+                    (engine.session(), engine.look(Target::Address(address), Part::Row).await);
+                if let Some(snapshot) = looked.ok().and_then(Looked::held) {
                     let lease = Lease { session, epoch: snapshot.lease.epoch };
                     engine.recover(snapshot.key, Some(lease)).await;
                 }
@@ -80,12 +121,13 @@ impl Inner {
     /// without them once it is to be blocked for that.
     async fn readable(self: &Arc<Self>, key: ExecutionKey) -> Result<Option<Leased>, Unreadable> {
         loop {
-            let Some(Found { snapshot, unread }) = self.held_by_us(Target::Key(key)).await? else {
+            let Some(Found { snapshot, unread }) = self.held_by_us(key).await? else {
                 return Ok(None);
             };
             let Some(leased) = leased_to(self.session(), snapshot) else { return Ok(None) };
             let Some(why) = unread else { return Ok(Some(leased)) };
-            if self.failures.verdict(&leased, self.options.failure_count_max).is_some() {
+            self.failures.note_progress(&leased);
+            if self.failures.reason_to_block(key, self.options.failure_count_max).is_some() {
                 return Ok(Some(leased));
             }
             tracing::error!(execution = key.0, why, "the records of an execution cannot be read");
@@ -93,38 +135,64 @@ impl Inner {
         }
     }
 
-    /// Returns an execution that our live session holds, or why it is unreadable.
-    async fn held_by_us(self: &Arc<Self>, target: Target) -> Result<Option<Found>, Unreadable> {
-        let (mut unread_count, mut unread) = (0, None);
+    /// Returns an execution that our live session holds, or why it is unreadable. If its records
+    /// stay unread although the store works, its row has to do.
+    async fn held_by_us(self: &Arc<Self>, key: ExecutionKey) -> Result<Option<Found>, Unreadable> {
+        match self.look(Target::Key(key), Part::Whole).await? {
+            Looked::Held(snapshot) => Ok(Some(Found { snapshot: *snapshot, unread: None })),
+            Looked::NotHeld => Ok(None),
+            Looked::Unread(why) => {
+                let row = self.look(Target::Key(key), Part::Row).await?.held();
+                Ok(row.map(|snapshot| Found { snapshot, unread: Some(why) }))
+            }
+        }
+    }
+
+    /// Asks until the store answers. Records that stay unread are given up; a row is asked for
+    /// without a bound, but less and less often.
+    async fn look(self: &Arc<Self>, target: Target, part: Part) -> Result<Looked, Unreadable> {
+        let (mut unread_count, mut pauses) = (0, Pauses::default());
         while !self.is_closing() {
-            let whole = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
-            let is_whole = unread_count < reading::UNREAD_COUNT_MAX || planted(Bug::RecoveryUnbounded);
-            let read = if is_whole { whole } else { Read { from: 0, limit: 0, with_inbox: false, ..whole } };
-            match self.store.read(read).await {
-                Ok(Some(found)) if found.lease.session == Some(self.session()) => {
-                    // A dead session has nothing to recover; a new one takes its place.
-                    match heartbeat::keep_alive(self).await {
-                        Ok(()) => {
-                            let unread = unread.filter(|_| !is_whole);
-                            return Ok(Some(Found { snapshot: found, unread }));
-                        }
-                        Err(error) => tracing::debug!(%error, "the session cannot be asked after"),
-                    }
-                }
-                Ok(_) => return Ok(None),
-                Err(error) if error.is_transient() => {
-                    unread_count += u32::from(error.is_of_one());
-                    unread = Some(error.to_string());
-                }
+            let error = match self.ask(part.read(target.clone())).await {
+                Ok(Some(snapshot)) => return Ok(Looked::Held(snapshot.into())),
+                Ok(None) => return Ok(Looked::NotHeld),
+                Err(error) if error.is_transient() => error,
                 Err(error) => {
                     let error = Unreadable::of(error).map_or_else(Ok, Err)?;
                     tracing::error!(%error, ?target, "an execution cannot be read");
-                    return Ok(None);
+                    return Ok(Looked::NotHeld);
                 }
+            };
+            unread_count += u32::from(error.is_of_one());
+            if part == Part::Whole && error.is_of_one() {
+                if unread_count >= reading::UNREAD_COUNT_MAX && !planted(Bug::RecoveryUnbounded) {
+                    return Ok(Looked::Unread(error.to_string()));
+                }
+                self.runtime.sleep(reading::PAUSE).await;
+                continue;
             }
-            self.runtime.sleep(reading::PAUSE).await;
+            if error.is_of_one() && unread_count == 1 {
+                tracing::error!(%error, ?target, "the row of an execution cannot be read; it is asked for again, less and less often");
+            }
+            self.runtime.sleep(pauses.next()).await;
         }
-        Ok(None)
+        Ok(Looked::NotHeld)
+    }
+
+    /// Asks once for an execution. Returns it if our session holds it and is alive: a dead one has
+    /// nothing to recover, and a new one takes its place.
+    async fn ask(self: &Arc<Self>, read: Read) -> Result<Option<Snapshot>, Error> {
+        let found = {
+            let _permit = self.lost_reads.acquire().await;
+            self.store.read(read).await?
+        };
+        let Some(found) = found.filter(|found| found.lease.session == Some(self.session())) else {
+            return Ok(None);
+        };
+        // Whatever its error, it says nothing about the execution.
+        let confirmed = heartbeat::confirm(self).await;
+        confirmed.map_err(|error| Error::Unavailable { what: "heartbeat", source: error.into() })?;
+        Ok(Some(found))
     }
 
     /// Goes on with a lost execution: by its code, or as its caretaker if we do not serve it.

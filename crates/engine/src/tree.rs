@@ -5,9 +5,9 @@
 //! of abide's own, which lists the children in the store and sends the orders in batches. Any
 //! worker runs it, and orders that it repeats after a crash do no harm, because each has an id.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::task::Poll;
-use std::time::Duration;
 
 use abide_core::{
     Address, Block, Body, Command, Event, Kind, Message, MessageId, Name, Namespace, Payload, Start, Status,
@@ -17,6 +17,7 @@ use abide_store::{Error, Hold, List, ListCursor, Listing, ParentRun};
 
 use crate::driver::{Driver, End, Opening};
 use crate::mailbox::Order;
+use crate::pauses::Pauses;
 use crate::runtime::BoxFuture;
 use crate::seat::{Leave, Seat};
 
@@ -25,9 +26,6 @@ pub(crate) const TOLD_COUNT_MAX: usize = 100;
 
 /// The name of the execution that sends orders to children.
 const NAME: &str = "tree";
-
-/// The pause before a store that could not be read is asked again.
-const PAUSE: Duration = Duration::from_millis(100);
 
 pub(crate) fn name() -> Name {
     Name::new(NAME).expect("a literal name")
@@ -46,13 +44,14 @@ pub(crate) struct TreeDriver;
 
 impl Driver for TreeDriver {
     fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
-        Box::pin(Teller { seat, after: None }.run(opening))
+        Box::pin(Teller { seat, after: None, failures: Pauses::default() }.run(opening))
     }
 }
 
 struct Teller {
     seat: Seat,
     after: Option<ListCursor>,
+    failures: Pauses,
 }
 
 impl Teller {
@@ -89,7 +88,7 @@ impl Teller {
     }
 
     /// Returns the next children that have not ended. Returns `None` after a pause, if the store
-    /// cannot list them now.
+    /// cannot list them now, and at once if an order to leave has come.
     async fn children(&mut self, order: &TreeOrder) -> Result<Option<Listing>, End> {
         let open = Status::ALL.into_iter().filter(|status| !status.is_terminal());
         let list = List {
@@ -98,16 +97,45 @@ impl Teller {
             after: self.after,
             ..List::of(self.seat.execution().address().namespace.clone(), TOLD_COUNT_MAX)
         };
-        match self.seat.engine.store.list(list).await {
-            Ok(page) => Ok(Some(page)),
+        let listing = self.seat.engine.store.list(list);
+        let Some(listed) = self.unless_ordered(listing).await? else { return Ok(None) };
+        match listed {
+            Ok(page) => {
+                self.failures = Pauses::default();
+                Ok(Some(page))
+            }
             Err(error) if error.is_transient() => {
-                self.seat.engine.runtime.sleep(PAUSE).await;
-                // An order to leave may have come meanwhile.
-                self.committed().await.map_or(Ok(None), Err)
+                if self.failures.is_first() {
+                    let (parent, run) = (order.parent.as_str(), order.run);
+                    tracing::error!(%error, parent, run, "the children of a run cannot be listed; they are asked for again, less and less often");
+                }
+                let pause = self.seat.engine.runtime.sleep(self.failures.next());
+                self.unless_ordered(pause).await.map(|_| None)
             }
             Err(Error::Closed) => Err(End::Lost(Error::Closed.to_string())),
             Err(error) => Err(End::NotRead(error.to_string())),
         }
+    }
+
+    /// Waits for something that may take long. Returns `None` if an order to leave comes first.
+    async fn unless_ordered<T>(
+        &mut self,
+        mut awaited: impl Future<Output = T> + Unpin,
+    ) -> Result<Option<T>, End> {
+        poll_fn(|cx| {
+            self.seat.enter(cx);
+            let ended = self.seat.poll_end(cx);
+            self.seat.leave(false);
+            match ended {
+                Poll::Ready(end) => Poll::Ready(Err(end)),
+                Poll::Pending if self.seat.order() >= Order::Drain => Poll::Ready(Ok(None)),
+                Poll::Pending => {
+                    let answer = std::task::ready!(Pin::new(&mut awaited).poll(cx));
+                    Poll::Ready(Ok(Some(answer)))
+                }
+            }
+        })
+        .await
     }
 
     async fn complete(&mut self) -> End {

@@ -91,11 +91,13 @@ pub struct Counts {
 }
 
 type Decide = Box<dyn FnMut(&'static str) -> Fault + Send>;
+type DecideRead = Box<dyn FnMut(&Read) -> Fault + Send>;
 
 /// A store that applies the decided fault to each operation.
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
     decide: Mutex<Decide>,
+    decide_read: Mutex<DecideRead>,
     notices: Arc<Disturbance>,
     healed: Arc<AtomicBool>,
     /// The wakers of answers that are held until the store is healed.
@@ -146,18 +148,28 @@ impl FaultyStore {
         Self::assemble(inner, Box::new(|_| Fault::None), Disturbance::deciding(decide))
     }
 
+    /// Applies faults to reads of executions only, as `decide` says.
+    pub fn reading(inner: Arc<dyn Store>, decide: impl FnMut(&Read) -> Fault + Send + 'static) -> Arc<Self> {
+        let notices = Disturbance::deciding(|_| NoticeFault::None);
+        let plain = Self::assembled(inner, Box::new(|_| Fault::None), notices);
+        Arc::new(Self { decide_read: Mutex::new(Box::new(decide)), ..plain })
+    }
+
     fn assemble(inner: Arc<dyn Store>, decide: Decide, notices: Disturbance) -> Arc<Self> {
-        let (decide, notices) = (Mutex::new(decide), Arc::new(notices));
-        let (healed, held) = (Arc::default(), Arc::default());
-        Arc::new(Self {
+        Arc::new(Self::assembled(inner, decide, notices))
+    }
+
+    fn assembled(inner: Arc<dyn Store>, decide: Decide, notices: Disturbance) -> Self {
+        Self {
             inner,
-            decide,
-            notices,
-            healed,
-            held,
+            decide: Mutex::new(decide),
+            decide_read: Mutex::new(Box::new(|_| Fault::None)),
+            notices: Arc::new(notices),
+            healed: Arc::default(),
+            held: Arc::default(),
             late: Mutex::default(),
             tally: Tally::default(),
-        })
+        }
     }
 
     /// Ends all faults from now on.
@@ -256,6 +268,16 @@ impl FaultyStore {
         // A closure that panicked may still decide: it has no state that others rely on.
         let mut decide = self.decide.lock().unwrap_or_else(PoisonError::into_inner);
         decide(what)
+    }
+
+    fn next_fault_of(&self, read: &Read) -> Fault {
+        match self.next_fault("read") {
+            Fault::None if !self.healed.load(Ordering::SeqCst) => {
+                let mut decide = self.decide_read.lock().unwrap_or_else(PoisonError::into_inner);
+                decide(read)
+            }
+            fault => fault,
+        }
     }
 }
 
@@ -379,7 +401,7 @@ impl Store for FaultyStore {
 impl View for FaultyStore {
     fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
         let wants_rows = read.limit > 0 || read.with_inbox;
-        let fault = match self.next_fault("read") {
+        let fault = match self.next_fault_of(&read) {
             Fault::UnreadRows if !wants_rows => Fault::None,
             fault => fault,
         };
