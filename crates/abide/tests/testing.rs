@@ -284,6 +284,21 @@ fn a_crash_that_changes_the_end_of_a_long_value_is_told() {
     assert!(said.ends_with("\n  entry 2: it differs from character 94 on: `0\"` and `2\"`"), "{said}");
 }
 
+#[workflow(name = "testing-payer")]
+async fn payer(ctx: Ctx, name: String) -> Result<()> {
+    static CALL_COUNT: AtomicU64 = AtomicU64::new(1);
+    let input = format!("{name}{}", CALL_COUNT.fetch_add(1, Ordering::Relaxed));
+    ctx.step("pay", || async { Ok(()) }).input(&input).await
+}
+
+#[test]
+fn a_crash_that_changes_the_input_of_a_step_is_told() {
+    let said = panic_of(|| crash_everywhere(payer, "ann".to_owned()));
+    assert!(said.ends_with("\n  entry 2: its input is `\"ann1\"` and `\"ann3\"`"), "{said}");
+    let said = panic_of(|| crash_everywhere(payer, "x".repeat(90)));
+    assert!(said.contains("\n  entry 2: its input differs beyond the recorded beginning `\"xxx"), "{said}");
+}
+
 /// Returns the end of a workflow.
 type End = fn() -> Result<String>;
 
