@@ -170,7 +170,7 @@ pub(super) fn predicate(facts: &Facts) -> String {
         }
         Status::Scheduled | Status::Running | Status::Sleeping | Status::Waiting => active(facts),
     };
-    words.push_str(&overdue(facts));
+    words.push_str(&deadline(facts));
     words.push_str(&deaths(facts));
     words.push_str(&unread(facts));
     words
@@ -399,17 +399,32 @@ fn is_suspect(facts: &Facts) -> bool {
     facts.snapshot.takeover_count >= SUSPECT_TAKEOVER_COUNT
 }
 
-/// Describes a passed deadline that nobody has applied. Any live worker applies it, even one
-/// without the code.
-fn overdue(facts: &Facts) -> String {
+/// Describes a deadline that comes before its waits end, or that has passed and nobody has applied.
+/// Any live worker applies it, even one without the code.
+fn deadline(facts: &Facts) -> String {
     let execution = &facts.snapshot.execution;
-    let passed = execution.deadline_at().filter(|at| *at <= facts.now);
-    let Some(at) = passed.filter(|_| !matches!(execution.phase(), Phase::Expiring { .. })) else {
+    let Some(at) = execution.deadline_at().filter(|_| !matches!(execution.phase(), Phase::Expiring { .. }))
+    else {
         return String::new();
     };
+    let when = text::when(at, facts.now);
+    if at > facts.now {
+        return if is_cut_short(facts, at) { format!("; its deadline is at {when}") } else { String::new() };
+    }
     let is_applied = facts.has_caretaker() || is_held_live(facts);
     let nobody = if is_applied { "" } else { ", and no worker is live to apply it" };
-    format!("; its deadline passed at {}{nobody}", text::when(at, facts.now))
+    format!("; its deadline passed at {when}{nobody}")
+}
+
+/// Whether none of its waits ends before this deadline, as far as that is known.
+fn is_cut_short(facts: &Facts, deadline_at: Timestamp) -> bool {
+    let Snapshot { summary, execution, .. } = &facts.snapshot;
+    let ends_at = match summary.status {
+        Status::Scheduled => execution.start_at(),
+        Status::Sleeping | Status::Waiting => summary.waiting.iter().filter_map(Waiting::wake_at).min(),
+        _ => return false,
+    };
+    ends_at.is_none_or(|at| deadline_at < at)
 }
 
 /// Whether its holder lives, and so applies a passed deadline.

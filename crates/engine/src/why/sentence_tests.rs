@@ -564,6 +564,34 @@ fn a_deadline_that_nobody_has_applied_is_told() {
 }
 
 #[test]
+fn a_deadline_that_comes_before_the_end_of_a_wait_is_told() {
+    let wait = |deadline, waiting: &[Waiting]| {
+        let start = Start { deadline_at: Some(at(deadline)), ..start() };
+        let mut facts = facts_of(start, Vec::new(), waiting);
+        facts.workers = vec![worker(5, "order", "default")];
+        facts
+    };
+    let deadline = "; its deadline is at 1970-01-01T00:02:30.000Z (in 50 s)";
+    let sleep = [Waiting::Sleep { until: at(200) }];
+    let sleeping = r#"workflow "x" is sleeping until 1970-01-01T00:03:20.000Z (in 1 min 40 s)"#;
+    check(&wait(150, &sleep), &format!("{sleeping}{deadline}."));
+    check(&wait(200, &sleep), &format!("{sleeping}."));
+    let mut held = wait(150, &sleep);
+    held.snapshot.lease.session = Some(SessionId(5));
+    check(&held, &format!(r#"{sleeping}, held by worker "w" (session 5){deadline}."#));
+    let signal = [Waiting::Signal { name: name("go"), until: None }];
+    let waiting =
+        r#"workflow "x" is waiting for signal "go" since 1970-01-01T00:00:00.000Z (1 min 40 s ago)"#;
+    check(&wait(150, &signal), &format!("{waiting}{deadline}."));
+    let delayed = Start { start_at: Some(at(200)), deadline_at: Some(at(150)), ..start() };
+    let mut scheduled = facts_of(delayed, Vec::new(), &[]);
+    scheduled.snapshot.summary = scheduled.snapshot.execution.summary_at_start(at(0));
+    scheduled.workers = vec![worker(5, "order", "default")];
+    let starts = r#"workflow "x" is scheduled to start at 1970-01-01T00:03:20.000Z (in 1 min 40 s)"#;
+    check(&scheduled, &format!("{starts}{deadline}."));
+}
+
+#[test]
 fn what_keeps_the_store_from_writing_is_told_of_what_has_not_ended() {
     let id = |id: &str| Some(ExecutionId::new(id).unwrap());
     let troubles = [
