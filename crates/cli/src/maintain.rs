@@ -116,8 +116,9 @@ fn tell((found, repairs): (&Verification, Option<&Repairs>), format: Output) -> 
         0 => String::new(),
         count => format!(" ({count} of abide's own)"),
     };
-    let Verification { execution_count, entry_count, .. } = found;
-    let counts = format!("{execution_count} executions{own}, {entry_count} journal entries");
+    let executions = output::counted(found.execution_count, ["execution", "executions"]);
+    let entries = output::counted(found.entry_count, output::ENTRIES);
+    let counts = format!("{executions}{own}, {entries}");
     let mut lines =
         if found.is_sound() { format!("sound: {counts}\n") } else { format!("damaged: {counts}\n") };
     for problem in &found.problems {

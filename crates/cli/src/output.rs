@@ -26,6 +26,14 @@ pub(crate) fn say(talk: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "abide: {}", text::clean(&talk));
 }
 
+/// Returns a number with the word for one or the word for several.
+pub(crate) fn counted(count: u64, [one, several]: [&str; 2]) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
+/// The words for [`counted`] entries of a journal.
+pub(crate) const ENTRIES: [&str; 2] = ["journal entry", "journal entries"];
+
 /// Writes one line of text that came from outside.
 pub(crate) fn line(text: &str) -> Result<(), CommandError> {
     write(format!("{}\n", text::clean(text)).as_bytes())

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// Arithmetic saturates: a sleep of `Duration::MAX` is due at [`Timestamp::MAX`], never in the
 /// past.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
@@ -63,11 +63,27 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, micros) = (self.0.div_euclid(1_000_000), self.0.rem_euclid(1_000_000));
+        self.write_seconds(f)?;
+        write!(f, ".{:03}Z", self.0.rem_euclid(1_000_000) / 1_000)
+    }
+}
+
+/// The same text to the microsecond: points that differ look different in a failed assertion.
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_seconds(f)?;
+        write!(f, ".{:06}Z", self.0.rem_euclid(1_000_000))
+    }
+}
+
+impl Timestamp {
+    /// Writes date and time to the second.
+    fn write_seconds(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.div_euclid(1_000_000);
         let (year, month, day) = civil(seconds.div_euclid(86_400));
         let of_day = seconds.rem_euclid(86_400);
         let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", micros / 1_000)
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
     }
 }
 
@@ -99,6 +115,18 @@ mod tests {
         ];
         for (millis, expected) in rows {
             assert_eq!(Timestamp::from_millis(millis).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn debug_is_utc_with_microseconds() {
+        let rows = [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_400_000_007, "2000-02-29T00:00:00.000007Z"),
+            (-1, "1969-12-31T23:59:59.999999Z"),
+        ];
+        for (micros, expected) in rows {
+            assert_eq!(format!("{:?}", Timestamp::from_micros(micros)), expected);
         }
     }
 

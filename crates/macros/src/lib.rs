@@ -135,6 +135,7 @@ impl Parse for TestArguments {
 fn code(arguments: &Arguments, function: &ItemFn, kind: &str) -> Result<Tokens> {
     let word = kind.to_lowercase();
     check(function, &word)?;
+    check_registered_once(function, &word)?;
     let Parameters { input, call } = parameters(function, &word)?;
     let sig = &function.sig;
     let ident = &sig.ident;
@@ -265,6 +266,19 @@ fn check(function: &ItemFn, word: &str) -> Result<()> {
         let message =
             format!("write the types themselves: a {word} is registered by its name and cannot be generic");
         return refused(&sig.generics, message);
+    }
+    Ok(())
+}
+
+/// Refuses a second attribute of this kind, which would register the inner function once more.
+fn check_registered_once(function: &ItemFn, word: &str) -> Result<()> {
+    for attribute in &function.attrs {
+        let segments = attribute.path().segments.iter().map(|segment| segment.ident.to_string());
+        let path = segments.collect::<Vec<_>>().join("::");
+        if ["workflow", "task"].contains(&path.strip_prefix("abide::").unwrap_or(&path)) {
+            let message = format!("remove this `#[{path}]`: the function has `#[{word}]` already");
+            return Err(Error::new_spanned(attribute, message));
+        }
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use abide_store::Snapshot;
 
 use super::{Picture, failed_attempts};
 use crate::json;
+use crate::output;
 use crate::table::{Fit, Table, terminal_width};
 use abide_core::text;
 
@@ -44,7 +45,8 @@ fn head(picture: &Picture, now: Timestamp) -> String {
         line("damage", damage.clone());
     }
     line(route.kind.word(), route.name.to_string());
-    line("run", format!("{}, {} journal entries", execution.run(), execution.entry_count()));
+    let entries = output::counted(execution.entry_count(), output::ENTRIES);
+    line("run", format!("{}, {entries}", execution.run()));
     if picture.run != execution.run() {
         line("shown", format!("run {} of {}", picture.run, execution.run()));
     }

@@ -64,6 +64,26 @@ async fn show_tells_steps_of_one_name_apart_by_their_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_order_without_a_worker_leaves_what_is_scheduled_scheduled() {
+    let place = emptied().await;
+    place.abide(&["start", "double", "4", "--id", "d", "--delay", "1h"]).ok();
+    place.abide(&["pause", "d", "--by", "bob"]).ok();
+    let page = place.abide(&["show", "d"]).ok().stdout;
+    assert!(page.starts_with("d  scheduled\n"), "{page}");
+    assert!(page.contains("workflow \"d\" is scheduled to start at "), "{page}");
+    assert!(page.contains("; unread: pause by bob, which waits for a worker to apply it.\n"), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_is_counted_in_the_singular() {
+    let place = emptied().await;
+    place.abide(&["start", "double", "4", "--id", "d"]).ok();
+    let page = place.abide(&["show", "d"]).ok().stdout;
+    assert!(page.contains("  run       1, 1 journal entry\n"), "{page}");
+    assert_eq!(place.abide(&["verify"]).ok().stdout, "sound: 1 execution, 1 journal entry\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_start_prints_its_id_and_result_waits_for_the_end() {
     let place = TestStore::new();
     let abide = place.open().await;

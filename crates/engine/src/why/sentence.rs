@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use abide_core::{
-    Body, By, Entry, Event, ExecutionId, Kind, Message, Phase, Route, Stand, Status, StepRemedy, Timestamp,
-    Waiting, care,
+    Body, By, Entry, Event, ExecutionId, Kind, Message, Phase, Route, Stand, Status, StepRemedy, Summary,
+    Timestamp, Waiting, care,
 };
 use abide_store::{Snapshot, Trouble, WorkerRow};
 
@@ -170,7 +170,7 @@ pub(super) fn predicate(facts: &Facts) -> String {
         }
         Status::Scheduled | Status::Running | Status::Sleeping | Status::Waiting => active(facts),
     };
-    words.push_str(&overdue(facts));
+    words.push_str(&deadline(facts));
     words.push_str(&deaths(facts));
     words.push_str(&unread(facts));
     words
@@ -240,8 +240,11 @@ fn active(facts: &Facts) -> String {
     let rest = match facts.snapshot.lease.session {
         Some(_) => held(facts),
         None => match ready_since(facts) {
-            Some(since) => queued(facts, since),
-            None => resting(facts),
+            Some(since) if !is_ready_for_mail(facts) => queued(facts, since),
+            Some(since) if objections(facts).is_none() => {
+                format!("{}; for its unread mail it {}", resting(facts), queued(facts, since))
+            }
+            _ => resting(facts),
         },
     };
     format!("{ending}{rest}")
@@ -252,6 +255,28 @@ fn active(facts: &Facts) -> String {
 fn ready_since(facts: &Facts) -> Option<Timestamp> {
     let due_at = facts.snapshot.summary.wake_at.filter(|at| *at <= facts.now);
     facts.snapshot.ready_at.or(due_at)
+}
+
+/// Whether it is ready only so that its mail is read: its time has not come, and no unread message
+/// ends one of its waits. It then rests on, as its status says.
+fn is_ready_for_mail(facts: &Facts) -> bool {
+    let Snapshot { summary, inbox, .. } = &facts.snapshot;
+    let ends_wait = |message: &Message| {
+        summary.waiting.iter().any(|wait| match (&message.body, wait) {
+            (Body::Signal { name, .. }, Waiting::Signal { name: awaited, .. }) => name == awaited,
+            (Body::ChildDone { .. }, Waiting::Child { .. }) => true,
+            _ => false,
+        })
+    };
+    let is_due = summary.wake_at.is_some_and(|at| at <= facts.now);
+    // Otherwise a wait or a message may be missing here.
+    let is_whole = summary.waiting.len() < Summary::WAITING_COUNT_MAX && inbox.next.is_none();
+    let wakes = |message: &&Message| summary.listens.to(message.body.sort());
+    matches!(summary.status, Status::Scheduled | Status::Sleeping | Status::Waiting)
+        && !is_due
+        && is_whole
+        && inbox.messages.iter().any(|message| wakes(&message))
+        && !inbox.messages.iter().filter(wakes).any(ends_wait)
 }
 
 fn queued(facts: &Facts, since: Timestamp) -> String {
@@ -338,15 +363,19 @@ fn resting(facts: &Facts) -> String {
         (None, Some(at)) => format!("rests until {}", text::when(at, facts.now)),
         (None, None) => format!("is {} but nobody holds it and it waits for nothing", summary.status),
     };
-    let is_time = |wait: &Waiting| matches!(wait, Waiting::Sleep { .. } | Waiting::Retry { .. });
     // Some worker will have to run it when its time comes. If it waits for others, that cannot be
     // said yet.
-    if summary.waiting.iter().all(is_time)
+    if waits_for_time(facts)
         && let Some(objections) = objections(facts)
     {
         let _ = write!(words, ", and no live worker can run it then: {objections}");
     }
     words
+}
+
+fn waits_for_time(facts: &Facts) -> bool {
+    let is_time = |wait: &Waiting| matches!(wait, Waiting::Sleep { .. } | Waiting::Retry { .. });
+    facts.snapshot.summary.waiting.iter().all(is_time)
 }
 
 /// Describes the last sign of progress of code that has not announced its waits.
@@ -370,17 +399,32 @@ fn is_suspect(facts: &Facts) -> bool {
     facts.snapshot.takeover_count >= SUSPECT_TAKEOVER_COUNT
 }
 
-/// Describes a passed deadline that nobody has applied. Any live worker applies it, even one
-/// without the code.
-fn overdue(facts: &Facts) -> String {
+/// Describes a deadline that comes before its waits end, or that has passed and nobody has applied.
+/// Any live worker applies it, even one without the code.
+fn deadline(facts: &Facts) -> String {
     let execution = &facts.snapshot.execution;
-    let passed = execution.deadline_at().filter(|at| *at <= facts.now);
-    let Some(at) = passed.filter(|_| !matches!(execution.phase(), Phase::Expiring { .. })) else {
+    let Some(at) = execution.deadline_at().filter(|_| !matches!(execution.phase(), Phase::Expiring { .. }))
+    else {
         return String::new();
     };
+    let when = text::when(at, facts.now);
+    if at > facts.now {
+        return if is_cut_short(facts, at) { format!("; its deadline is at {when}") } else { String::new() };
+    }
     let is_applied = facts.has_caretaker() || is_held_live(facts);
     let nobody = if is_applied { "" } else { ", and no worker is live to apply it" };
-    format!("; its deadline passed at {}{nobody}", text::when(at, facts.now))
+    format!("; its deadline passed at {when}{nobody}")
+}
+
+/// Whether none of its waits ends before this deadline, as far as that is known.
+fn is_cut_short(facts: &Facts, deadline_at: Timestamp) -> bool {
+    let Snapshot { summary, execution, .. } = &facts.snapshot;
+    let ends_at = match summary.status {
+        Status::Scheduled => execution.start_at(),
+        Status::Sleeping | Status::Waiting => summary.waiting.iter().filter_map(Waiting::wake_at).min(),
+        _ => return false,
+    };
+    ends_at.is_none_or(|at| deadline_at < at)
 }
 
 /// Whether its holder lives, and so applies a passed deadline.
@@ -472,15 +516,21 @@ fn who_reads(facts: &Facts) -> String {
     let is_for_code =
         |message: &Message| message.body.is_control() && !care::applies(&message.body, ends_unseen);
     let is_for_code = inbox.messages.iter().any(is_for_code);
-    // The words about a paused or blocked execution name no worker, yet one must read the message.
-    let is_stopped = matches!(summary.status, Status::Paused | Status::Blocked);
+    let is_resting = ready_since(facts).is_some() && is_ready_for_mail(facts);
+    // The words about a paused or blocked execution, and about one that waits for others, name no
+    // worker, yet one must read the message.
+    let is_stopped =
+        matches!(summary.status, Status::Paused | Status::Blocked) || is_resting && !waits_for_time(facts);
+    let is_order = inbox.messages.iter().any(|message| message.body.is_control());
     match (is_for_code, is_stopped) {
         (true, true) => {
             format!(", which is for its code to see, and no live worker can run it: {objections}")
         }
         (true, false) => ", which is for its code to see".to_owned(),
-        (false, true) if !facts.has_caretaker() => format!(", and no live worker can read it: {objections}"),
-        (false, _) => String::new(),
+        (false, _) if facts.has_caretaker() => String::new(),
+        (false, true) => format!(", and no live worker can read it: {objections}"),
+        (false, false) if is_resting && is_order => ", which waits for a worker to apply it".to_owned(),
+        (false, false) => String::new(),
     }
 }
 

@@ -369,6 +369,64 @@ fn an_order_says_who_applies_it() {
 }
 
 #[test]
+fn an_order_to_what_rests_does_not_make_it_ready() {
+    let ordered = |mut facts: Facts, body| {
+        facts.snapshot.ready_at = Some(at(40));
+        facts.snapshot.inbox.messages = vec![message("ann", body)];
+        facts
+    };
+    let pause = || Body::Pause { reason: String::new() };
+    let cancel = || Body::Cancel { reason: String::new() };
+    let mut scheduled = facts_of(Start { start_at: Some(at(200)), ..start() }, Vec::new(), &[]);
+    scheduled.snapshot.summary = scheduled.snapshot.execution.summary_at_start(at(0));
+    let none = "and no live worker can run it then: there is none";
+    check(
+        &ordered(scheduled, pause()),
+        &format!(
+            r#"workflow "x" is scheduled to start at 1970-01-01T00:03:20.000Z (in 1 min 40 s), {none}; unread: pause by ann, which waits for a worker to apply it."#
+        ),
+    );
+    let sleeps = || facts(Vec::new(), &[Waiting::Sleep { until: at(200) }]);
+    let sleeping = r#"workflow "x" is sleeping until 1970-01-01T00:03:20.000Z (in 1 min 40 s)"#;
+    let waits = "which waits for a worker to apply it";
+    check(&ordered(sleeps(), Body::Resume), &format!("{sleeping}, {none}; unread: resume by ann, {waits}."));
+    check(
+        &ordered(sleeps(), cancel()),
+        &format!("{sleeping}, {none}; unread: cancel by ann, which is for its code to see."),
+    );
+    let mut sleeper = ordered(sleeps(), pause());
+    sleeper.workers = vec![worker(5, "order", "default")];
+    check(
+        &sleeper,
+        &format!(
+            r#"{sleeping}; for its unread mail it is ready since 1970-01-01T00:00:40.000Z (1 min ago) and next in its queue for worker "w" (session 5); unread: pause by ann."#
+        ),
+    );
+}
+
+#[test]
+fn mail_makes_ready_what_waits_for_it() {
+    let approval = Waiting::Signal { name: name("approval"), until: None };
+    let signal = |text| Body::Signal { name: name(text), payload: Payload::from("1") };
+    let told = |body| {
+        let mut facts = facts(Vec::new(), std::slice::from_ref(&approval));
+        facts.snapshot.ready_at = Some(at(40));
+        facts.snapshot.inbox.messages = vec![message("ann", body)];
+        facts
+    };
+    check(
+        &told(signal("approval")),
+        r#"workflow "x" is ready since 1970-01-01T00:00:40.000Z (1 min ago), but no live worker can run it: there is none; unread: signal "approval"."#,
+    );
+    let waiting =
+        r#"workflow "x" is waiting for signal "approval" since 1970-01-01T00:00:00.000Z (1 min 40 s ago)"#;
+    let nobody = "and no live worker can read it: there is none";
+    check(&told(signal("aproval")), &format!(r#"{waiting}; unread: signal "aproval", {nobody}."#));
+    let pause = Body::Pause { reason: String::new() };
+    check(&told(pause), &format!("{waiting}; unread: pause by ann, {nobody}."));
+}
+
+#[test]
 fn a_chain_of_children_is_followed() {
     let child = Waiting::Child { id: ExecutionId::new("c").unwrap() };
     let mut parent = facts(Vec::new(), std::slice::from_ref(&child));
@@ -503,6 +561,34 @@ fn a_deadline_that_nobody_has_applied_is_told() {
     check(&late(101, Vec::new()), &format!("{ready}there is none."));
     let seen = late(50, vec![Event::DeadlinePassed { until: at(110) }]);
     assert!(!of(&seen).contains("its deadline passed"), "{}", of(&seen));
+}
+
+#[test]
+fn a_deadline_that_comes_before_the_end_of_a_wait_is_told() {
+    let wait = |deadline, waiting: &[Waiting]| {
+        let start = Start { deadline_at: Some(at(deadline)), ..start() };
+        let mut facts = facts_of(start, Vec::new(), waiting);
+        facts.workers = vec![worker(5, "order", "default")];
+        facts
+    };
+    let deadline = "; its deadline is at 1970-01-01T00:02:30.000Z (in 50 s)";
+    let sleep = [Waiting::Sleep { until: at(200) }];
+    let sleeping = r#"workflow "x" is sleeping until 1970-01-01T00:03:20.000Z (in 1 min 40 s)"#;
+    check(&wait(150, &sleep), &format!("{sleeping}{deadline}."));
+    check(&wait(200, &sleep), &format!("{sleeping}."));
+    let mut held = wait(150, &sleep);
+    held.snapshot.lease.session = Some(SessionId(5));
+    check(&held, &format!(r#"{sleeping}, held by worker "w" (session 5){deadline}."#));
+    let signal = [Waiting::Signal { name: name("go"), until: None }];
+    let waiting =
+        r#"workflow "x" is waiting for signal "go" since 1970-01-01T00:00:00.000Z (1 min 40 s ago)"#;
+    check(&wait(150, &signal), &format!("{waiting}{deadline}."));
+    let delayed = Start { start_at: Some(at(200)), deadline_at: Some(at(150)), ..start() };
+    let mut scheduled = facts_of(delayed, Vec::new(), &[]);
+    scheduled.snapshot.summary = scheduled.snapshot.execution.summary_at_start(at(0));
+    scheduled.workers = vec![worker(5, "order", "default")];
+    let starts = r#"workflow "x" is scheduled to start at 1970-01-01T00:03:20.000Z (in 1 min 40 s)"#;
+    check(&scheduled, &format!("{starts}{deadline}."));
 }
 
 #[test]
