@@ -93,7 +93,7 @@ impl Asking {
                 if self.failures.is_first() {
                     tracing::error!(%error, "what is blocked cannot be asked to try again; this is repeated, less and less often");
                 }
-                return engine.runtime.sleep(self.failures.next());
+                return engine.runtime.sleep(self.failures.next(&error));
             }
         };
         self.failures = Pauses::default();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{SessionId, Timestamp};
-use abide_store::{Answer, Claim, ExecutionKey, Leased, Notice};
+use abide_store::{Answer, Claim, Error, ExecutionKey, Leased, Notice};
 
 use crate::engine::Inner;
 use crate::inbox::Arrival;
+use crate::pauses::Pauses;
 use crate::runtime::{BoxFuture, Moment};
 
 /// How many executions a claim takes while there may be suspects. Not one: of these, the least
@@ -46,10 +47,24 @@ struct Dispatcher {
     /// The earliest time to ask the store again for executions that it believes not to be due: its
     /// clock may be behind ours.
     ask_again_at: Moment,
+    /// Whether the last wait for notices brought some.
+    has_notices: bool,
+    /// The earliest time for a claim after one that failed.
+    claim_after: Moment,
+    /// The failures of claims since the last one that went through.
+    failures: Pauses,
 }
 
-/// How long to wait before the store is asked again.
+/// How long to wait before the store is asked again for executions that it believes not to be due.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause after a claim that failed, whatever it failed for: nothing begins before the
+/// next one.
+const FAILED_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+fn never() -> BoxFuture<()> {
+    Box::pin(std::future::pending())
+}
 
 impl Dispatcher {
     fn new(engine: Arc<Inner>) -> Self {
@@ -66,6 +81,9 @@ impl Dispatcher {
             next_wake_at: None,
             next_care_at: None,
             ask_again_at: engine.runtime.moment(),
+            has_notices: true,
+            claim_after: engine.runtime.moment(),
+            failures: Pauses::default(),
             engine,
         }
     }
@@ -74,7 +92,8 @@ impl Dispatcher {
         self.follow_session();
         let moment = self.engine.runtime.moment();
         let is_woken = self.is_due() && self.ask_again_at <= moment;
-        if self.wants_claim || self.sweep_at <= moment || is_woken {
+        let is_claim_due = self.wants_claim || self.sweep_at <= moment || is_woken;
+        if is_claim_due && self.claim_after <= moment {
             self.claim().await;
             return;
         }
@@ -82,22 +101,29 @@ impl Dispatcher {
             self.look_again_at = moment.after(self.engine.options.look_again_every);
             self.engine.watchers.look_again();
         }
-        let recurring = self.engine.runtime.rest(self.sweep_at.min(self.look_again_at).since(moment));
-        let alarm = self.alarm();
+        let runtime = &self.engine.runtime;
+        // After a claim that failed, notices are taken until the next one.
+        let (recurring, alarm) = match is_claim_due {
+            true => (runtime.sleep(self.claim_after.since(moment)), never()),
+            false => (runtime.rest(self.sweep_at.min(self.look_again_at).since(moment)), self.alarm()),
+        };
         let kicked = self.engine.kick.notified();
         tokio::select! {
             biased;
             notices = &mut self.wait => {
                 self.wait = self.engine.store.wait(self.session);
                 match notices {
-                    Ok(notices) => self.take(notices),
+                    Ok(notices) => {
+                        self.has_notices = true;
+                        self.take(notices);
+                    }
                     Err(error) => {
-                        if !self.engine.is_closing() {
-                            tracing::warn!(%error, "notices do not come");
+                        if std::mem::take(&mut self.has_notices) && !self.engine.is_closing() {
+                            tracing::warn!(%error, "notices do not come; they are asked for again");
                         }
                         // Notices may be lost. Their messages are in the inboxes.
                         (self.wants_claim, self.with_mail) = (true, true);
-                        self.pause().await;
+                        self.engine.runtime.sleep(PAUSE).await;
                     }
                 }
             }
@@ -122,7 +148,7 @@ impl Dispatcher {
         match self.next_due_at() {
             Some(_) if self.is_due() => runtime.sleep(self.ask_again_at.since(runtime.moment())),
             Some(at) => runtime.sleep_until(at),
-            None => Box::pin(std::future::pending()),
+            None => never(),
         }
     }
 
@@ -134,6 +160,7 @@ impl Dispatcher {
             self.request = 0;
             self.wait = self.engine.store.wait(session);
             self.wants_claim = true;
+            self.claim_after = self.engine.runtime.moment();
         }
     }
 
@@ -175,6 +202,7 @@ impl Dispatcher {
         };
         match self.engine.store.claim(claim).await {
             Ok(claimed) => {
+                self.failures = Pauses::default();
                 self.request += 1;
                 self.with_mail = false;
                 let is_suspect = |leased: &&Leased| self.engine.suspicion(leased).is_some();
@@ -206,14 +234,18 @@ impl Dispatcher {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "a claim did not go through");
                 self.wants_claim = true;
-                self.pause().await;
+                self.failed(&error);
             }
         }
     }
 
-    async fn pause(&mut self) {
-        self.engine.runtime.sleep(PAUSE).await;
+    /// Puts the next claim off. The log has one warning for failures in a row.
+    fn failed(&mut self, error: &Error) {
+        if self.failures.is_first() {
+            tracing::warn!(%error, "a claim did not go through; it is tried again");
+        }
+        self.claim_after =
+            self.engine.runtime.moment().after(self.failures.next(error).min(FAILED_PAUSE_MAX));
     }
 }

@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use abide_store::Error;
+
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(60);
+/// The longest pause while the store itself fails: everything goes on soon after it works again.
+const LONGEST_OF_STORE: Duration = Duration::from_secs(2);
 
 /// Returns the pause after so many failures in a row: each is twice as long as the one before it,
 /// up to a minute.
@@ -18,10 +22,11 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// Counts a failure, and returns the pause before the next try.
-    pub(crate) fn next(&mut self) -> Duration {
+    /// Counts a failure, and returns the pause before the next try. The pauses are short if the
+    /// store fails, and not only some of its rows.
+    pub(crate) fn next(&mut self, error: &Error) -> Duration {
         self.failure_count = self.failure_count.saturating_add(1);
-        after(self.failure_count)
+        after(self.failure_count).min(if error.is_of_one() { LONGEST } else { LONGEST_OF_STORE })
     }
 
     /// Whether the next failure is the first one in a row, which is to be reported: the others
@@ -37,14 +42,17 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_minute() {
+        let unread = Error::Unread { what: "read", source: "a bad sector".into() };
         let mut pauses = Pauses::default();
         assert!(pauses.is_first());
-        let millis: Vec<_> = (0..12).map(|_| pauses.next().as_millis()).collect();
+        let millis: Vec<_> = (0..12).map(|_| pauses.next(&unread).as_millis()).collect();
         assert_eq!(
             millis,
             [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 60_000, 60_000, 60_000]
         );
         assert!(!pauses.is_first());
         assert_eq!(after(u32::MAX), LONGEST);
+        let busy = Error::Busy { what: "read" };
+        assert_eq!(pauses.next(&busy), LONGEST_OF_STORE);
     }
 }

@@ -80,7 +80,7 @@ fn recover(engine: &Arc<Inner>, key: ExecutionKey, lease: Lease) {
     engine.runtime.spawn(Box::pin(async move {
         recovering.recover_after((key, Some(lease)), None).await;
         if recovering.is_resident(key) {
-            tracing::warn!(execution = key.0, "a lease that no answer told of is taken up");
+            tracing::warn!(key = key.0, "a lease that no answer told of is taken up");
         }
     }));
 }

@@ -109,7 +109,7 @@ impl Inner {
                 match lease {
                     Some(lease) => self.set_aside(Aside { key, lease, unreadable }).await,
                     // The heartbeat finds a lease without a resident, and knows which one it is.
-                    None => tracing::error!(execution = key.0, ?unreadable, "an execution cannot be read"),
+                    None => tracing::error!(key = key.0, ?unreadable, "an execution cannot be read"),
                 }
             }
         }
@@ -130,7 +130,7 @@ impl Inner {
             if self.failures.reason_to_block(key, self.options.failure_count_max).is_some() {
                 return Ok(Some(leased));
             }
-            tracing::error!(execution = key.0, why, "the records of an execution cannot be read");
+            tracing::error!(key = key.0, why, "the records of an execution cannot be read");
             self.runtime.sleep(self.failures.count(key, Failing::Read, why)).await;
         }
     }
@@ -174,7 +174,7 @@ impl Inner {
             if error.is_of_one() && unread_count == 1 {
                 tracing::error!(%error, ?target, "the row of an execution cannot be read; it is asked for again, less and less often");
             }
-            self.runtime.sleep(pauses.next()).await;
+            self.runtime.sleep(pauses.next(&error)).await;
         }
         Ok(Looked::NotHeld)
     }

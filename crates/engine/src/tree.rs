@@ -109,7 +109,7 @@ impl Teller {
                     let (parent, run) = (order.parent.as_str(), order.run);
                     tracing::error!(%error, parent, run, "the children of a run cannot be listed; they are asked for again, less and less often");
                 }
-                let pause = self.seat.engine.runtime.sleep(self.failures.next());
+                let pause = self.seat.engine.runtime.sleep(self.failures.next(&error));
                 self.unless_ordered(pause).await.map(|_| None)
             }
             Err(Error::Closed) => Err(End::Lost(Error::Closed.to_string())),

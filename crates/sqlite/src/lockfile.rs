@@ -111,6 +111,9 @@ pub(crate) fn is_any_held(database: &Path, own: &[SessionId]) -> bool {
 /// that may not write can take it too.
 fn probe(database: &Path, session: SessionId) -> io::Result<Result<(), TryLockError>> {
     let file = OpenOptions::new().read(true).open(path_of(database, session))?;
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     Ok(file.try_lock_shared())
 }
 
