@@ -32,8 +32,10 @@ use history::{
 };
 
 use times::{
-    begun_before_timeout, begun_long_ago, child_moved, deadline_early, end_too_late, grace_longer,
-    other_options, other_tags, root_moved, timer_early, timer_moved, work_too_late,
+    attempt_behind_deadline, begun_before_timeout, begun_long_ago, child_later, child_moved, deadline_early,
+    end_too_late, failed_early, grace_longer, next_delayed, other_options, other_policy, other_priority,
+    other_tags, root_later, root_moved, timeout_of_nobody, timer_early, timer_moved, wait_longer,
+    work_too_late,
 };
 
 /// Falsifies the n-th place that can be falsified in this way; `None` when no such place is left.
@@ -54,13 +56,22 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a timer that is set twice", "was set twice", timer_twice),
     ("a timer that fires early", "fired before it was due", timer_early),
     ("a timer at another time", "is not due as asked", timer_moved),
+    ("a wait that takes longer", "is not due as asked", wait_longer),
     ("a child with another delay", "with another delay than asked for", child_moved),
+    ("a child with a longer delay", "with another delay than asked for", child_later),
     ("a start with another delay", "with another delay than asked for", root_moved),
+    ("a start with a longer delay", "with another delay than asked for", root_later),
+    ("a start with another policy", "with another policy than asked for", other_policy),
+    ("a next run with a delay", "has other options than the run before it", next_delayed),
     ("a next run with other options", "has other options than the run before it", other_options),
+    ("a priority that nobody asked for", "waits in the queue with other options", other_priority),
     ("a tag that is not listed", "is listed with other tags", other_tags),
     ("a deadline that is shown early", "shows a deadline that has not passed", deadline_early),
+    ("a deadline that strikes early", "is what its journal adds up to", failed_early),
     ("a longer time to wind down", "gives a time to wind down that nobody set", grace_longer),
     ("work behind the deadline", "but its time was over", work_too_late),
+    ("an attempt behind the deadline", "but its time was over", attempt_behind_deadline),
+    ("a timeout of a step that has none", "though it has no timeout", timeout_of_nobody),
     ("a step that times out early", "timed out too early", begun_before_timeout),
     ("a step that ends late", "ended behind its timeout", begun_long_ago),
     ("a result twice", "is recorded twice", result_twice),
