@@ -22,6 +22,7 @@ use crate::world::World;
 mod care;
 mod causes;
 mod clients;
+mod commits;
 mod decisions;
 mod delays;
 mod editions;

@@ -198,6 +198,14 @@ pub(crate) struct Commit {
     pub(crate) at: Timestamp,
 }
 
+impl Commit {
+    /// Returns the name of the commit in its execution: epoch and version. A commit that is sent
+    /// again, because its answer was lost, has the same.
+    pub(crate) fn name(&self) -> (u64, u64) {
+        (self.epoch, self.expected)
+    }
+}
+
 /// The answer to a client, as far as the auditor needs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {

@@ -103,20 +103,20 @@ fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
 #[derive(Default)]
 pub(super) struct CurrentRuns {
     runs: BTreeMap<ExecutionKey, Run>,
-    /// The epoch and version of the last commit of each execution. A commit that is sent again,
-    /// because its answer was lost, leads to no further run.
+    /// The name of the last commit of each execution.
     last: BTreeMap<ExecutionKey, (u64, u64)>,
 }
 
 impl CurrentRuns {
+    /// Calls `committed` with each commit and its run, but not with a repetition: a commit that is
+    /// sent again changes nothing, and leads to no further run.
     pub(super) fn follow(&mut self, item: &Happened, mut committed: impl FnMut(Run, &Commit)) {
         match item {
             Happened::Leased { key, id, run, .. } => {
                 self.runs.insert(*key, (id.clone(), *run));
             }
             Happened::Committed(commit) => {
-                let name = (commit.epoch, commit.expected);
-                if self.last.insert(commit.key, name) == Some(name) {
+                if self.last.insert(commit.key, commit.name()) == Some(commit.name()) {
                     return;
                 }
                 let Some(run) = self.runs.get_mut(&commit.key) else { return };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use abide_store::FeedFrom;
 
 use super::{
-    Books, Happened, Past, Told, care, causes, decisions, firsts, kin, order, pasts, pauses, priorities,
-    requests, retries, strands, table, timeouts,
+    Books, Happened, Past, Told, care, causes, commits, decisions, firsts, kin, order, pasts, pauses,
+    priorities, requests, retries, strands, table, timeouts,
 };
 use crate::ending::executions;
 use crate::scenario::Scenario;
@@ -51,6 +51,7 @@ impl Evidence {
         let mut found = books.check(scenario);
         found.extend(care::check(&books));
         found.extend(order::check(&books));
+        found.extend(commits::check(&books));
         found.extend(firsts::check(&books, scenario));
         found.extend(causes::check(&books));
         found.extend(kin::check(&books));

@@ -25,15 +25,17 @@ use family::{
 use firsts::{message_was_earlier, message_was_later, messages_swapped};
 use history::{
     another_set_aside, begins_late, begins_twice, closure_after_record, closure_too_early, commit_after_end,
-    end_untold, ends_twice, epoch_twice, foreign_session, function_twice, left_behind, odd_signal_received,
-    older_left_behind, result_of_nobody, set_aside_for_nothing, signal_lost, signal_not_taken,
-    signal_refused, signals_swapped, stale_epoch, start_of_nothing, version_twice, wrote_nothing,
-    wrote_twice,
+    end_untold, ends_twice, epoch_twice, foreign_session, function_twice, left_behind, name_twice,
+    odd_signal_received, older_left_behind, other_acknowledged, other_next_acknowledged, result_of_nobody,
+    set_aside_for_nothing, signal_lost, signal_not_taken, signal_refused, signals_swapped, stale_epoch,
+    start_of_nothing, version_twice, wrote_nothing, wrote_twice,
 };
 
 use times::{
-    begun_before_timeout, begun_long_ago, child_moved, deadline_early, end_too_late, grace_longer,
-    other_options, other_tags, root_moved, timer_early, timer_moved, work_too_late,
+    attempt_behind_deadline, begun_before_timeout, begun_long_ago, child_later, child_moved, deadline_early,
+    end_too_late, failed_early, grace_longer, next_delayed, other_options, other_policy, other_priority,
+    other_tags, root_later, root_moved, timeout_of_nobody, timer_early, timer_moved, wait_longer,
+    work_too_late,
 };
 
 /// Falsifies the n-th place that can be falsified in this way; `None` when no such place is left.
@@ -54,13 +56,22 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a timer that is set twice", "was set twice", timer_twice),
     ("a timer that fires early", "fired before it was due", timer_early),
     ("a timer at another time", "is not due as asked", timer_moved),
+    ("a wait that takes longer", "is not due as asked", wait_longer),
     ("a child with another delay", "with another delay than asked for", child_moved),
+    ("a child with a longer delay", "with another delay than asked for", child_later),
     ("a start with another delay", "with another delay than asked for", root_moved),
+    ("a start with a longer delay", "with another delay than asked for", root_later),
+    ("a start with another policy", "with another policy than asked for", other_policy),
+    ("a next run with a delay", "has other options than the run before it", next_delayed),
     ("a next run with other options", "has other options than the run before it", other_options),
+    ("a priority that nobody asked for", "waits in the queue with other options", other_priority),
     ("a tag that is not listed", "is listed with other tags", other_tags),
     ("a deadline that is shown early", "shows a deadline that has not passed", deadline_early),
+    ("a deadline that strikes early", "is what its journal adds up to", failed_early),
     ("a longer time to wind down", "gives a time to wind down that nobody set", grace_longer),
     ("work behind the deadline", "but its time was over", work_too_late),
+    ("an attempt behind the deadline", "but its time was over", attempt_behind_deadline),
+    ("a timeout of a step that has none", "though it has no timeout", timeout_of_nobody),
     ("a step that times out early", "timed out too early", begun_before_timeout),
     ("a step that ends late", "ended behind its timeout", begun_long_ago),
     ("a result twice", "is recorded twice", result_twice),
@@ -104,6 +115,9 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a stale epoch", "was taken after one of", stale_epoch),
     ("a version twice", "a commit at version", version_twice),
     ("a commit of somebody else", "wrote in an epoch that is not its own", foreign_session),
+    ("a result that was acknowledged and is not kept", ACKNOWLEDGED, other_acknowledged),
+    ("a next run that was acknowledged and is not kept", ACKNOWLEDGED, other_next_acknowledged),
+    ("another commit of the same name", "two commits of epoch", name_twice),
     ("a commit after the end", "was written after its end", commit_after_end),
     ("a closure after its record", "after its result was recorded", closure_after_record),
     ("signals out of order", "is what came", signals_swapped),
@@ -122,6 +136,9 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a transaction that wrote twice", "transactions wrote [", wrote_twice),
     ("a transaction that wrote nothing", "transactions wrote [", wrote_nothing),
 ];
+
+/// The complaint that a journal differs from what the store acknowledged.
+const ACKNOWLEDGED: &str = "was acknowledged, but the journal has another";
 
 /// The most histories to falsify. A rule that applies to few histories needs many of them.
 const HISTORY_COUNT_MAX: u64 = 400;
@@ -142,9 +159,12 @@ fn each_rule_complains_of_what_it_is_about_and_of_nothing_else() {
             let mut places = (0..).map_while(|nth| {
                 let mut false_one = sound.clone();
                 falsify(&mut false_one, &scenario, nth)?;
+                let is_kept = !is_journal_changed(&sound, &false_one);
                 // The last finding only prints the journals.
                 let mut found = rebuilt(false_one).check(&scenario);
                 found.pop();
+                // A falsified journal always differs from what the store acknowledged.
+                found.retain(|found| is_kept || !found.contains(ACKNOWLEDGED));
                 Some(found)
             });
             let is_caught = places.any(|found| {
@@ -163,6 +183,11 @@ fn each_rule_complains_of_what_it_is_about_and_of_nothing_else() {
     let left: Vec<_> = left.into_iter().map(|(name, ..)| name).collect();
     others.retain(|other| left.iter().any(|name| other.starts_with(name)));
     assert!(left.is_empty(), "nobody complains, or others too: {left:#?}; seen: {others:#?}");
+}
+
+fn is_journal_changed(sound: &Evidence, false_one: &Evidence) -> bool {
+    let is_same = |past: &Past| sound.pasts.get(&past.id).is_some_and(|before| before.runs == past.runs);
+    !false_one.pasts.values().all(is_same)
 }
 
 /// Parses the programs of falsified journals again.

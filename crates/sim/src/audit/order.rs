@@ -6,20 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use abide_core::{Body, Event, Remedied, Remedy, SessionId};
 use abide_store::ExecutionKey;
 
+use super::causes::{CurrentRuns, Run};
 use super::{Books, Commit, Happened};
 use crate::history::key_of;
 use crate::model;
 
 pub(super) fn check(books: &Books) -> Vec<String> {
-    let mut book = Book::default();
+    let (mut book, mut place) = (Book::default(), CurrentRuns::default());
     for item in &books.items {
+        place.follow(item, |run, commit| book.committed(run, commit));
         match item {
-            Happened::Leased { machine, session, key, id, run, epoch } => {
-                book.ids.insert(*key, id.clone());
-                book.runs.insert(*key, *run);
-                book.leased(*machine, *session, (*key, *epoch));
+            Happened::Leased { machine, session, key, id, epoch, .. } => {
+                book.leased((*machine, id.clone()), *session, (*key, *epoch));
             }
-            Happened::Committed(commit) => book.committed(commit),
             Happened::Began { machine, closure, .. } => {
                 book.began(*machine, &closure.spot.id, &closure.key);
             }
@@ -34,45 +33,36 @@ pub(super) fn check(books: &Books) -> Vec<String> {
 #[derive(Default)]
 struct Book {
     found: Vec<String>,
-    ids: BTreeMap<ExecutionKey, String>,
     /// The session that was granted each epoch.
     epochs: BTreeMap<(ExecutionKey, u64), SessionId>,
     /// The newest epoch that each machine knows of.
     known_epochs: BTreeMap<(u32, String), u64>,
-    /// The epoch and version of the last commit of each execution.
+    /// The name of the last commit of each execution.
     last: BTreeMap<ExecutionKey, (u64, u64)>,
     /// The runs that have ended.
     ended: BTreeSet<(ExecutionKey, u32)>,
-    /// The current run of each execution.
-    runs: BTreeMap<ExecutionKey, u32>,
     /// The epoch under which the outcome of a step was recorded, by idempotency key.
     recorded: BTreeMap<String, u64>,
 }
 
 impl Book {
-    fn leased(&mut self, machine: u32, session: SessionId, (key, epoch): (ExecutionKey, u64)) {
+    fn leased(&mut self, by: (u32, String), session: SessionId, (key, epoch): (ExecutionKey, u64)) {
         let before = self.epochs.insert((key, epoch), session);
         if before.is_some_and(|before| before != session) {
             self.found.push(format!("epoch {epoch} of {key:?} was given to two sessions"));
         }
-        let id = self.ids.get(&key).cloned().unwrap_or_default();
-        let known = self.known_epochs.entry((machine, id)).or_default();
+        let known = self.known_epochs.entry(by).or_default();
         *known = epoch.max(*known);
     }
 
-    fn committed(&mut self, commit: &Commit) {
-        let Commit { key, epoch, expected, .. } = commit;
-        let id = self.ids.get(key).cloned().unwrap_or_default();
-        if let Some((last_epoch, last_expected)) = self.last.get(key) {
-            // The same commit again, because its answer was lost.
-            if (epoch, expected) == (last_epoch, last_expected) {
-                return;
-            }
-            if epoch < last_epoch {
+    fn committed(&mut self, run: Run, commit: &Commit) {
+        let (Commit { key, epoch, expected, .. }, id) = (commit, &run.0);
+        if let Some((last_epoch, last_expected)) = self.last.insert(*key, commit.name()) {
+            if *epoch < last_epoch {
                 self.found
                     .push(format!("{id:?}: a commit of epoch {epoch} was taken after one of {last_epoch}"));
             }
-            if *expected <= *last_expected {
+            if *expected <= last_expected {
                 self.found.push(format!("{id:?}: a commit at version {expected} follows {last_expected}"));
             }
         }
@@ -80,27 +70,22 @@ impl Book {
             self.found
                 .push(format!("{id:?}: session {} wrote in an epoch that is not its own", commit.session));
         }
-        self.last.insert(*key, (*epoch, *expected));
-        let run = self.runs.get(key).copied().unwrap_or(1);
         for entry in &commit.entries {
-            if self.ended.contains(&(*key, run)) {
+            if self.ended.contains(&(*key, run.1)) {
                 self.found.push(format!("{id:?}: {} was written after its end", entry.event.word()));
             }
             if entry.event.is_terminal() {
-                self.ended.insert((*key, run));
+                self.ended.insert((*key, run.1));
             }
             if let Event::StepRecorded(record) = &entry.event {
-                let step = key_of(&id, run, &record.op);
+                let step = key_of(id, run.1, &record.op);
                 self.recorded.insert(step, *epoch);
             }
             if let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Rerun, .. }), .. } =
                 &entry.event
             {
-                self.recorded.remove(&key_of(&id, run, op));
+                self.recorded.remove(&key_of(id, run.1, op));
             }
-        }
-        if commit.next.is_some() {
-            self.runs.insert(*key, run + 1);
         }
     }
 

@@ -1,7 +1,7 @@
 //! One process of a torture, from inside: a worker or a client that obeys the orders on its
 //! standard input, until it is killed or its parent is gone.
 
-use std::io::BufRead;
+use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +20,9 @@ use crate::scenario::{Ask, Scenario, WorkerSpec};
 /// How often a process tries to open its store, and how long it waits in between.
 const OPEN_COUNT_MAX: u32 = 300;
 const OPEN_EVERY_MS: u64 = 100;
+
+/// A process writes this to its standard output once it dies with its parent.
+const READY: &[u8] = b"ready\n";
 
 /// The role of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,7 +51,8 @@ pub(crate) struct Order {
 /// Plays the role that the first line of the standard input describes. Does not return while its
 /// parent lives.
 pub fn play() -> std::result::Result<(), String> {
-    // The parent may die while this process is stopped, and then nothing else ends it.
+    // The parent may die while this process is stopped, and then nothing else ends it. No process
+    // is stopped before it has said below that it is ready.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|error| error.to_string())?;
@@ -57,6 +61,11 @@ pub fn play() -> std::result::Result<(), String> {
     let role: Role = serde_json::from_str(&first).map_err(|_| {
         "this is a process of `abide torture`, which tells it on its standard input what to be".to_owned()
     })?;
+    // A parent that died before the signal was set reads no longer, and this fails.
+    std::io::stdout()
+        .write_all(READY)
+        .and_then(|()| std::io::stdout().flush())
+        .map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {

@@ -1,6 +1,6 @@
 //! The processes of a torture, from outside: started, killed, stopped and continued.
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
@@ -20,13 +20,14 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a process in a role. It dies with the thread that calls this.
+    /// Starts a process in a role, and waits until it is ready: from then on it dies with the
+    /// thread that calls this. A process that is stopped earlier could outlive everybody.
     pub(crate) fn start(command: &[std::ffi::OsString], role: &Role) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             // A group of its own: Ctrl-C reaches only the parent, which lets everything end. A
             // stopped process whose parent dies gets SIGCONT and SIGHUP.
             .process_group(0)
@@ -34,6 +35,9 @@ impl Process {
         let stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let mut process = Self { child, stdin, machine: role.machine, is_stopped: false, is_leaving: false };
         process.tell(role);
+        // A process that ends before it is ready says nothing; the next look at it finds that.
+        let stdout = process.child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        BufReader::new(stdout).read_line(&mut String::new())?;
         Ok(process)
     }
 
@@ -74,5 +78,40 @@ impl Drop for Process {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(script: &str) -> Process {
+        let command = ["sh", "-c", script].map(Into::into);
+        let role = Role {
+            machine: 1,
+            worker: None,
+            url: String::new(),
+            effects: std::path::PathBuf::new(),
+            session_ttl_ms: 0,
+            prefix: String::new(),
+            seed: 0,
+        };
+        Process::start(&command, &role).expect("there is a shell")
+    }
+
+    #[test]
+    fn a_process_that_has_started_is_ready() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("ready");
+        let _process =
+            start(&format!("read role; sleep 0.3; touch {}; echo ready; read order", file.display()));
+        assert!(file.exists(), "it was started before it was ready");
+    }
+
+    #[test]
+    fn a_process_that_ends_before_it_is_ready_is_found_dead() {
+        let mut process = start("exit 3");
+        let status = process.child.wait().expect("it is a child");
+        assert_eq!(status.code(), Some(3));
     }
 }

@@ -1,6 +1,6 @@
 //! Falsified happenings, answers and feeds.
 
-use abide_core::{By, Entry, Event, SessionId};
+use abide_core::{By, Entry, Event, Outcome, SessionId};
 
 use super::{Evidence, Happened, nth_entry, nth_item};
 use crate::history::{Answer, Closure, Commit, Ready};
@@ -132,9 +132,48 @@ pub(super) fn commit_after_end(evidence: &mut Evidence, _: &Scenario, nth: usize
     };
     let (index, mut commit) = nth_commit(evidence, nth, is_end)?;
     commit.expected += 1;
-    commit.entries =
-        vec![Entry { event: Event::Resumed { by: By("me".to_owned()) }, ..commit.entries.first().cloned()? }];
+    // The journal has this entry, so that only the time of the commit is wrong.
+    commit.entries.truncate(1);
     evidence.items.insert(index + 1, Happened::Committed(Box::new(commit)));
+    Some(())
+}
+
+/// Returns the index of the n-th commit with the result of a step, and its entries with another
+/// result.
+fn other_result(evidence: &Evidence, nth: usize) -> Option<(usize, Vec<Entry>)> {
+    let is_result = |entry: &Entry| matches!(&entry.event, Event::StepRecorded(record) if matches!(record.outcome, Outcome::Success(_)));
+    let (index, mut commit) = nth_commit(evidence, nth, |commit| commit.entries.iter().any(is_result))?;
+    let entry = commit.entries.iter_mut().find(|entry| is_result(entry))?;
+    if let Event::StepRecorded(record) = &mut entry.event {
+        record.outcome = Outcome::Success(super::payload(u64::MAX));
+    }
+    Some((index, commit.entries))
+}
+
+pub(super) fn other_acknowledged(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (index, entries) = other_result(evidence, nth)?;
+    if let Happened::Committed(commit) = &mut evidence.items[index] {
+        commit.entries = entries;
+    }
+    Some(())
+}
+
+/// Makes the store acknowledge a next run that begins with something else.
+pub(super) fn other_next_acknowledged(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (index, mut commit) = nth_commit(evidence, nth, |commit| commit.next.is_some())?;
+    commit.next.as_mut()?.event = Event::Resumed { by: By("me".to_owned()) };
+    evidence.items[index] = Happened::Committed(Box::new(commit));
+    Some(())
+}
+
+/// Makes the store take another commit for a repetition of the one before it.
+pub(super) fn name_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (index, entries) = other_result(evidence, nth)?;
+    let mut again = evidence.items[index].clone();
+    if let Happened::Committed(commit) = &mut again {
+        commit.entries = entries;
+    }
+    evidence.items.insert(index + 1, again);
     Some(())
 }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Entry, Event, FailureKind, OpKind, Outcome, Start, Timestamp};
+use abide_core::{Entry, Event, FailureKind, Op, OpKind, Outcome, Start, Timestamp};
 
 use super::{Evidence, Happened, nth_entry, nth_item};
 use crate::history::key_of;
 use crate::scenario::Scenario;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Makes a timer fire a moment before it is due.
 pub(super) fn timer_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
@@ -25,10 +26,26 @@ pub(super) fn timer_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> 
 }
 
 pub(super) fn timer_moved(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let is_set = |event: &Event| matches!(event, Event::TimerSet { .. });
+    change_due(evidence, nth, |_| true, |due_at| due_at.before(MILLISECOND))
+}
+
+/// Makes the time of a wait longer. A sleep may have asked for a point in time, and then no clock
+/// is compared.
+pub(super) fn wait_longer(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_due(evidence, nth, |op| op.kind == OpKind::Signal, |due_at| due_at.after(MILLISECOND))
+}
+
+/// Changes the time at which the n-th timer of these operations is due.
+fn change_due(
+    evidence: &mut Evidence,
+    nth: usize,
+    is_wanted: fn(&Op) -> bool,
+    change: fn(Timestamp) -> Timestamp,
+) -> Option<()> {
+    let is_set = |event: &Event| matches!(event, Event::TimerSet { op, .. } if is_wanted(op));
     let (journal, index) = nth_entry(evidence, nth, |_, _, entry| is_set(&entry.event))?;
     if let Event::TimerSet { due_at, .. } = &mut journal[index].event {
-        *due_at = due_at.before(MILLISECOND);
+        *due_at = change(*due_at);
     }
     Some(())
 }
@@ -55,12 +72,56 @@ fn sooner(start: &mut Start) {
     start.start_at = start.start_at.map(|start_at| start_at.before(MILLISECOND));
 }
 
+fn later(start: &mut Start) {
+    start.start_at = start.start_at.map(|start_at| start_at.after(MILLISECOND));
+}
+
+fn is_delayed_child(start: &Start) -> bool {
+    start.start_at.is_some() && start.parent.is_some()
+}
+
+fn is_delayed_root(start: &Start) -> bool {
+    start.start_at.is_some() && start.parent.is_none()
+}
+
 pub(super) fn child_moved(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    change_start(evidence, nth, |start| start.start_at.is_some() && start.parent.is_some(), sooner)
+    change_start(evidence, nth, is_delayed_child, sooner)
+}
+
+pub(super) fn child_later(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_start(evidence, nth, is_delayed_child, later)
 }
 
 pub(super) fn root_moved(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    change_start(evidence, nth, |start| start.start_at.is_some() && start.parent.is_none(), sooner)
+    change_start(evidence, nth, is_delayed_root, sooner)
+}
+
+pub(super) fn root_later(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_start(evidence, nth, is_delayed_root, later)
+}
+
+pub(super) fn other_policy(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_start(evidence, nth, |start| start.retry.is_some(), |start| start.retry = None)
+}
+
+/// Makes a later run wait for the time at which it was opened.
+pub(super) fn next_delayed(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let run = evidence.pasts.values_mut().filter_map(|past| past.runs.get_mut(1)).nth(nth)?;
+    let first = run.first_mut()?;
+    if let Event::Started(start) = &mut first.event {
+        Arc::make_mut(start).start_at = Some(first.at);
+    }
+    Some(())
+}
+
+/// Lets an execution be claimed with another priority than it was started with.
+pub(super) fn other_priority(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let is_given = |item: &Happened| matches!(item, Happened::Claimed { given, .. } if !given.is_empty());
+    let index = nth_item(evidence, nth, is_given)?;
+    if let Happened::Claimed { given, .. } = &mut evidence.items[index] {
+        given.first_mut()?.priority += 1;
+    }
+    Some(())
 }
 
 pub(super) fn other_options(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
@@ -83,6 +144,18 @@ pub(super) fn deadline_early(evidence: &mut Evidence, _: &Scenario, nth: usize) 
         entry.at = deadline_at.before(Duration::from_micros(1));
         *until = entry.at.after(grace);
     })
+}
+
+/// Makes an execution fail by its deadline just before the deadline.
+pub(super) fn failed_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let is_shown = |entry: &Entry| matches!(entry.event, Event::DeadlinePassed { .. });
+    let is_struck = |entry: &Entry| matches!(&entry.event, Event::Failed(failure) if failure.kind == FailureKind::Deadline);
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, journal, entry| is_struck(entry) && !journal.iter().any(is_shown))?;
+    let Event::Started(start) = &journal.first()?.event else { return None };
+    let deadline_at = start.deadline_at?;
+    journal[index].at = deadline_at.before(Duration::from_micros(1));
+    Some(())
 }
 
 pub(super) fn grace_longer(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
@@ -113,7 +186,10 @@ fn move_on(evidence: &mut Evidence, nth: usize, is_wanted: impl Fn(&Event) -> bo
         let has_deadline = matches!(first, Some(Event::Started(start)) if start.deadline_at.is_some());
         has_deadline && is_wanted(&entry.event)
     })?;
-    journal[index].at = journal[index].at.after(Duration::from_secs(3_600));
+    journal[index].at = journal[index].at.after(HOUR);
+    if let Event::AttemptFailed { retry_at, .. } = &mut journal[index].event {
+        *retry_at = retry_at.after(HOUR);
+    }
     Some(())
 }
 
@@ -125,6 +201,20 @@ pub(super) fn work_too_late(evidence: &mut Evidence, _: &Scenario, nth: usize) -
     move_on(evidence, nth, |event| matches!(event, Event::StepRecorded(_)))
 }
 
+pub(super) fn attempt_behind_deadline(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    move_on(evidence, nth, |event| matches!(event, Event::AttemptFailed { .. }))
+}
+
+/// Makes an attempt fail by a timeout that failed in another way.
+pub(super) fn timeout_of_nobody(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let is_failed = |event: &Event| matches!(event, Event::AttemptFailed { .. });
+    let (journal, index) = nth_entry(evidence, nth, |_, _, entry| is_failed(&entry.event))?;
+    if let Event::AttemptFailed { failure, .. } = &mut journal[index].event {
+        failure.kind = FailureKind::Timeout;
+    }
+    Some(())
+}
+
 /// Makes the closure of a step that timed out begin just before.
 pub(super) fn begun_before_timeout(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     change_begin(evidence, nth, true, |ended_at| ended_at.before(MILLISECOND))
@@ -132,7 +222,7 @@ pub(super) fn begun_before_timeout(evidence: &mut Evidence, _: &Scenario, nth: u
 
 /// Makes the closure of a step that did not time out begin long before.
 pub(super) fn begun_long_ago(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    change_begin(evidence, nth, false, |ended_at| ended_at.before(Duration::from_secs(3_600)))
+    change_begin(evidence, nth, false, |ended_at| ended_at.before(HOUR))
 }
 
 /// Changes the time at which the only closure of a recorded step began.
