@@ -196,6 +196,46 @@ fn a_retried_step_may_fail_at_another_time_after_a_crash() {
     assert_eq!((survived.result.unwrap(), survived.position_count), (7, 5));
 }
 
+/// Returns how many seconds a sleep of one second takes, beside a child with a longer timer.
+#[workflow(name = "testing-beside")]
+async fn beside(ctx: Ctx, delay: u64) -> Result<u64> {
+    let began_at = ctx.now();
+    let _child = ctx.start(napper, 500).delay(secs(delay)).await?;
+    ctx.sleep(secs(1)).await?;
+    Ok(ctx.now().since(began_at).as_secs())
+}
+
+/// Returns who is first: a sleep of one second, or an older child that sleeps for longer.
+#[workflow(name = "testing-race")]
+async fn race(ctx: Ctx) -> Result<String> {
+    let child = ctx.start(napper, 500).await?;
+    ctx.sleep(secs(1)).await?;
+    abide::select! {
+        slept = ctx.sleep(secs(1)) => slept.map(|()| "sleep".to_owned()),
+        ended = child.result() => ended.map(|()| "child".to_owned()),
+    }
+}
+
+#[workflow(name = "testing-napper")]
+async fn napper(ctx: Ctx, seconds: u64) -> Result<()> {
+    ctx.sleep(secs(seconds)).await
+}
+
+#[test]
+fn a_crash_beside_a_delayed_child_costs_no_time() {
+    assert_eq!(crash_everywhere(beside, 100).result.unwrap(), 1);
+}
+
+#[test]
+fn a_crash_beside_a_sleeping_child_costs_no_time() {
+    assert_eq!(crash_everywhere(beside, 0).result.unwrap(), 1);
+}
+
+#[test]
+fn a_crash_does_not_decide_a_race() {
+    assert_eq!(crash_everywhere(race, ()).result.unwrap(), "sleep");
+}
+
 #[workflow(name = "testing-failing")]
 async fn failing(ctx: Ctx) -> Result<()> {
     ctx.step("fail", || async { Err(Error::fatal("no money")) }).await
@@ -242,6 +282,21 @@ fn a_crash_that_changes_the_end_of_a_long_value_is_told() {
     let said = panic_of(|| crash_everywhere(draw, ()));
     assert!(said.contains("changes what is recorded:"), "{said}");
     assert!(said.ends_with("\n  entry 2: it differs from character 94 on: `0\"` and `2\"`"), "{said}");
+}
+
+#[workflow(name = "testing-payer")]
+async fn payer(ctx: Ctx, name: String) -> Result<()> {
+    static CALL_COUNT: AtomicU64 = AtomicU64::new(1);
+    let input = format!("{name}{}", CALL_COUNT.fetch_add(1, Ordering::Relaxed));
+    ctx.step("pay", || async { Ok(()) }).input(&input).await
+}
+
+#[test]
+fn a_crash_that_changes_the_input_of_a_step_is_told() {
+    let said = panic_of(|| crash_everywhere(payer, "ann".to_owned()));
+    assert!(said.ends_with("\n  entry 2: its input is `\"ann1\"` and `\"ann3\"`"), "{said}");
+    let said = panic_of(|| crash_everywhere(payer, "x".repeat(90)));
+    assert!(said.contains("\n  entry 2: its input differs beyond the recorded beginning `\"xxx"), "{said}");
 }
 
 /// Returns the end of a workflow.

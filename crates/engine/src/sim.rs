@@ -174,8 +174,14 @@ impl Sim {
         self.try_block_on(pin!(future)).expect(still)
     }
 
+    /// Stops the world before its next poll: [`try_block_on`](Sim::try_block_on) ends, and no more
+    /// time passes. The next call goes on from this moment.
+    pub fn stop(&self) {
+        self.lock().is_stopped = true;
+    }
+
     /// Runs `future` like [`block_on`](Sim::block_on), but returns when nothing can ever move
-    /// again.
+    /// again, or the world is [stopped](Sim::stop).
     pub fn try_block_on<T>(&self, mut future: Pin<&mut impl Future<Output = T>>) -> Result<T, Still> {
         self.lock().ready.insert(MAIN);
         let main = Arc::new(SimWaker { world: self.0.clone(), id: MAIN });
@@ -239,6 +245,9 @@ impl Sim {
     /// Picks a ready task at random; lets time pass if there is none.
     fn next(&self, main: &Arc<SimWaker>) -> Next {
         let mut state = self.lock();
+        if std::mem::take(&mut state.is_stopped) {
+            return Next::Still;
+        }
         if state.ready.is_empty() {
             return self.let_time_pass(state, main);
         }
@@ -292,7 +301,7 @@ impl Sim {
     }
 }
 
-/// The error when nothing can ever move again.
+/// The error when nothing can ever move again, or the world is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Still;
 
@@ -302,7 +311,7 @@ enum Next {
     Poll(u64),
     /// Look again.
     Again,
-    /// End: nothing can happen any more.
+    /// End: nothing can happen any more, or the world is stopped.
     Still,
 }
 

@@ -3,7 +3,7 @@
 //! Messages show the beginning of a value. Comparisons look at all of it, so a message says where
 //! the rest differs.
 
-use abide_core::{Event, Failure, Outcome, Payload, Timestamp, codec};
+use abide_core::{Event, Failure, Fingerprint, Outcome, Payload, Timestamp, codec};
 
 /// Describes an event for people.
 pub(super) fn describe(event: &Event) -> String {
@@ -56,6 +56,30 @@ pub(super) fn is_same_end(one: &Event, other: &Event) -> bool {
 
 /// Describes a difference between two events that their descriptions do not show.
 pub(super) fn hidden_difference(one: &Event, other: &Event) -> Option<String> {
+    input_difference(one, other).or_else(|| end_difference(one, other))
+}
+
+/// Describes a difference of inputs, which no description of an event shows.
+fn input_difference(one: &Event, other: &Event) -> Option<String> {
+    let (one, other) = (input_of(one), input_of(other));
+    let shown = |input: Option<&Fingerprint>| input.map_or("none".to_owned(), |input| format!("`{input}`"));
+    let (shown_one, shown_other) = (shown(one), shown(other));
+    (one != other).then(|| match shown_one == shown_other {
+        true => format!("its input differs beyond the recorded beginning {shown_one}"),
+        false => format!("its input is {shown_one} and {shown_other}"),
+    })
+}
+
+fn input_of(event: &Event) -> Option<&Fingerprint> {
+    match event {
+        Event::StepRecorded(record) => record.input.as_ref(),
+        Event::ChildStarted { input, .. } => Some(input),
+        _ => None,
+    }
+}
+
+/// Describes a difference of failures or results that their descriptions do not show.
+fn end_difference(one: &Event, other: &Event) -> Option<String> {
     match (failure_of(one), failure_of(other)) {
         (Some(one), Some(other)) if one.kind != other.kind => {
             Some(format!("its kind is {} and {}", one.kind.word(), other.kind.word()))

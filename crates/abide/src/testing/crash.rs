@@ -121,12 +121,15 @@ impl Life {
             let store = store_in_memory(Arc::new(sim.clone()));
             let probe = test.probe(false);
             let key = sim.block_on(begin(sim, &store, start, test))?;
-            let tap = Tap::new(store.clone(), dying(key, crash));
-            let (seen, world) = (tap.clone(), sim.clone());
-            sim.observe(move |group| {
-                if group == 1 && seen.is_dead() {
-                    world.kill(1);
+            let (world, mut fate) = (sim.clone(), dying(key, crash));
+            let tap = Tap::new(store.clone(), move |commit| {
+                let passage = fate(commit);
+                if passage != Passage::Through {
+                    // The next process begins at this moment. The clock would otherwise go on to
+                    // the timers of other executions, and the workflow would resume that late.
+                    world.stop();
                 }
+                passage
             });
             let stands_still = || stands_still(sim, &*store, &root().namespace);
             let first = Self::end(test, &probe, (sim, 1), tap.clone());

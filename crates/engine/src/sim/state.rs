@@ -46,6 +46,8 @@ pub(super) struct WorldState {
     pub(super) inside: BTreeMap<usize, usize>,
     /// The process that is being killed.
     pub(super) dying: Option<u32>,
+    /// Whether the world stops before its next poll.
+    pub(super) is_stopped: bool,
 }
 
 /// A rest that will end.
@@ -87,6 +89,7 @@ impl WorldState {
             waited: Duration::ZERO,
             inside: BTreeMap::new(),
             dying: None,
+            is_stopped: false,
         }
     }
 
