@@ -1,4 +1,5 @@
-//! Comparison of inputs: two inputs are the same if their canonical JSON is.
+//! Comparison of values: two inputs are the same if their canonical JSON is. Keys, and the results
+//! that `testing` compares, follow the same rule.
 //!
 //! Members of objects are sorted by name, and members that are `null` are left out. So neither the
 //! order of a `HashMap` nor a new optional field makes an input a different one. White space and
@@ -19,6 +20,12 @@ use crate::readable::Readable;
 /// Returns the hash by which an input is compared of which the JSON is known, but not the type.
 pub fn hash(input: &Payload) -> ContentHash {
     hash_by(input, || canonical(input.as_bytes(), Nulls::OfText))
+}
+
+/// Returns the canonical form of a value of which the JSON is known, but not the type. Values are
+/// equal by [`hash`] if their forms are. A text other than JSON stays as it is.
+pub(crate) fn form(value: &Payload) -> Payload {
+    canonical(value.as_bytes(), Nulls::OfText).map_or_else(|| value.clone(), Payload::from)
 }
 
 /// An input as it is recorded, and the hash by which it is compared.

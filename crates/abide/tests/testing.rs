@@ -1,6 +1,7 @@
 //! The tools with which users test their workflows: state, mocks, crashes at every position, and
 //! replays of recorded histories.
 
+use std::collections::HashMap;
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -297,6 +298,44 @@ fn a_crash_that_changes_the_input_of_a_step_is_told() {
     assert!(said.ends_with("\n  entry 2: its input is `\"ann1\"` and `\"ann3\"`"), "{said}");
     let said = panic_of(|| crash_everywhere(payer, "x".repeat(90)));
     assert!(said.contains("\n  entry 2: its input differs beyond the recorded beginning `\"xxx"), "{said}");
+}
+
+/// Returns the same map each time, in another order.
+fn counts() -> HashMap<String, u32> {
+    (0..20).map(|count| (count.to_string(), count)).collect()
+}
+
+#[task(name = "testing-sum")]
+async fn sum(counts: HashMap<String, u32>) -> Result<u32> {
+    Ok(counts.into_values().sum())
+}
+
+/// Has a map wherever a value can be.
+#[workflow(name = "testing-shuffled")]
+async fn shuffled(
+    ctx: Ctx,
+    (is_failing, given): (bool, Option<HashMap<String, u32>>),
+) -> Result<HashMap<String, u32>> {
+    let Some(given) = given else { return ctx.continue_as_new((is_failing, Some(counts()))).await };
+    ctx.step("count", || async { Ok(counts()) }).input(&given).await?;
+    ctx.run(sum, given).await?;
+    match is_failing {
+        true => ctx.step("fail", || async { Err(Error::typed(counts()).into_fatal()) }).await,
+        false => Ok(counts()),
+    }
+}
+
+#[test]
+fn the_order_of_a_map_is_not_compared() {
+    assert_eq!(crash_everywhere(shuffled, (false, None)).result.unwrap(), counts());
+    crash_everywhere(shuffled, (true, None)).result.unwrap_err();
+    for is_failing in [false, true] {
+        let history = run(async |abide: Abide| {
+            let _ = abide.run(shuffled, (is_failing, None)).id("v-1").await;
+            exported(&abide).await
+        });
+        replay(history).assert_fits();
+    }
 }
 
 /// Returns the end of a workflow.
