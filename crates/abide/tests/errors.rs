@@ -79,6 +79,13 @@ fn what_was_an_error_of_ours_stays_one_inside_of_others() {
 }
 
 #[test]
+fn the_message_of_a_typed_error_begins_with_the_name_of_its_type() {
+    assert_eq!(Error::typed(Declined { code: 51 }).message(), r#"Declined {"code":51}"#);
+    let map = std::collections::HashMap::from([("code".to_owned(), 51)]);
+    assert_eq!(Error::typed(map).message(), r#"HashMap {"code":51}"#);
+}
+
+#[test]
 fn an_error_is_readable_by_those_who_print_a_chain() {
     let said = |error: Error| format!("{:#}", anyhow::Error::from(error.into_std()));
     assert_eq!(said(Error::new("no money")), "no money");
