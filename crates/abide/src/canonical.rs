@@ -417,9 +417,13 @@ mod tests {
             (form(&map(&[("ann", None), ("bob", None)])), r#"{"ann":null,"bob":null}"#),
             (form(&map(&[("ann", None), ("bob", Some(1))])), r#"{"bob":1}"#),
             (form(&serde_json::json!({ "a": 1, "b": null, "c": [null] })), r#"{"a":1,"c":[null]}"#),
-            // A flattened variant is an entry of a map, and so are its neighbours.
+            // Flattened, a variant and the entries of a map cannot be told from fields.
             (form(&Flat { id: Some(1), rest: Variant::Newtype(()) }), r#"{"id":1}"#),
-            (form(&Flat { id: None, rest: Variant::Newtype(()) }), r#"{"Newtype":null,"id":null}"#),
+            (form(&Flat { id: None, rest: Variant::Newtype(()) }), "{}"),
+            (form(&Flat { id: None, rest: map(&[("ann", None), ("bob", Some(1))]) }), r#"{"bob":1}"#),
+            (form(&Flat { id: None, rest: fields(Some(map(&[("ann", None)]))) }), r#"{"a":{"ann":null}}"#),
+            (form(&Flat { id: None, rest: Variant::Named { a: None::<u8>, b: None } }), r#"{"Named":{}}"#),
+            (form(&Flat { id: None, rest: Variant::Tuple((), ()) }), r#"{"Tuple":[null,null]}"#),
             (form(&(None::<u8>, ":null")), r#"[null,":null"]"#),
         ];
         for (form, expected) in rows {
