@@ -11,6 +11,7 @@ use abide::Workflow;
 use abide::prelude::*;
 use abide::testing::{History, Lab, MockCall, Replay, Test, crash_everywhere, replay, run};
 use abide_core::{Address, ExecutionId, Namespace};
+use futures_util::join;
 
 /// Returns the message that `test` panics with.
 fn panic_of<T>(test: impl FnOnce() -> T) -> String {
@@ -298,6 +299,38 @@ fn a_crash_that_changes_the_input_of_a_step_is_told() {
     assert!(said.ends_with("\n  entry 2: its input is `\"ann1\"` and `\"ann3\"`"), "{said}");
     let said = panic_of(|| crash_everywhere(payer, "x".repeat(90)));
     assert!(said.contains("\n  entry 2: its input differs beyond the recorded beginning `\"xxx"), "{said}");
+}
+
+/// Returns the milliseconds that have passed after each of its operations.
+#[workflow(name = "testing-times")]
+async fn times(ctx: Ctx) -> Result<Vec<u128>> {
+    let began_at = ctx.now();
+    let passed = || ctx.now().since(began_at).as_millis();
+    let mut all = vec![];
+    ctx.step("one", || async { Ok(()) }).await?;
+    all.push(ctx.step("note", || async { Ok(passed()) }).input(&passed()).await?);
+    ctx.sleep(secs(5)).await?;
+    all.push(passed());
+    let step = ctx.step("fail", || async { Err::<(), _>(Error::new("no")) });
+    step.retry(Retry::fixed(secs(2)).max_attempts(3).jitter(0.5)).await.unwrap_err();
+    all.push(passed());
+    let (_, both) = join!(ctx.run(napper, 7), ctx.recv::<u32>("never").timeout(secs(9)));
+    all.push(passed());
+    both.unwrap_err();
+    ctx.run(double_task, 4).await?;
+    all.push(passed());
+    Ok(all)
+}
+
+#[task(name = "testing-double-task")]
+async fn double_task(number: u32) -> Result<u32> {
+    Ok(number * 2)
+}
+
+#[test]
+fn a_crash_costs_no_time() {
+    let passed = crash_everywhere(times, ()).result.unwrap();
+    assert_eq!((passed[0], passed[1], passed[4] - passed[2]), (0, 5_000, 9_000));
 }
 
 /// Returns the same map each time, in another order.
