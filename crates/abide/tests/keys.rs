@@ -461,6 +461,27 @@ fn p1_the_outcome_of_one_key_is_not_delivered_to_another_with_the_same_hash() {
     });
 }
 
+/// Fails in its first run.
+#[task]
+async fn fails_once(ctx: Ctx) -> Result<String> {
+    match ctx.run_number() {
+        1 => Err(Error::fatal(ctx.idempotency_key())),
+        _ => Ok(ctx.idempotency_key()),
+    }
+}
+
+#[test]
+fn each_run_of_a_task_has_its_own_key() {
+    Lab::run_on_each(8, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(fails_once, ()).id("one").await.unwrap();
+        let error = handle.result().await.unwrap_err().to_string();
+        assert!(error.contains("default/one/1"), "{error}");
+        handle.retry().await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "default/one/2");
+    });
+}
+
 /// Fails before a deploy, with a long wait for the next attempt.
 #[workflow]
 async fn pays_one_later(ctx: Ctx) -> Result<String> {

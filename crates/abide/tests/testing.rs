@@ -399,7 +399,12 @@ fn a_replay_compares_the_whole_end() {
     let same: End = || Err(Error::new("no"));
     // Its line is another one.
     assert_eq!(replayed(same, || Err(Error::new("no"))), None);
-    let rows: [(End, End, &str); 4] = [
+    let rows: [(End, End, &str); 5] = [
+        (
+            || Err(anyhow::anyhow!("reset").context("no answer").into()),
+            || Err(anyhow::anyhow!("refused").context("no answer").into()),
+            "it was recorded as failed: no answer: reset, and is failed: no answer: refused",
+        ),
         (same, || Err(Error::new("yes")), "it was recorded as failed: no, and is failed: yes"),
         (same, || Err(Error::fatal("no")), "; its kind is error and fatal"),
         (
