@@ -61,7 +61,9 @@ impl Error {
     #[track_caller]
     pub fn typed<E: Serialize>(value: E) -> Self {
         let type_name = std::any::type_name::<E>().to_owned();
-        let short = type_name.rsplit("::").next().unwrap_or_default().to_owned();
+        // Without its parameters, which have paths of their own.
+        let path = type_name.split('<').next().unwrap_or_default();
+        let short = path.rsplit("::").next().unwrap_or_default().to_owned();
         let (message, value) = match data::encode(&value) {
             Ok(payload) => (format!("{short} {}", payload.excerpt()), Some(payload)),
             Err(error) => (format!("{short} (which does not serialize: {error})"), None),

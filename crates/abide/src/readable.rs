@@ -5,7 +5,8 @@
 //! else passes unchanged: the code below only forwards, and is compiled away.
 //!
 //! For comparisons it can leave out the fields that are `null`. Only a serializer knows them: in
-//! the JSON, the field of a struct looks like an entry of a map and like a variant.
+//! the JSON, the field of a struct looks like an entry of a map and like a variant. Flattened
+//! fields, entries and variants look alike here too, and count as fields.
 
 use std::fmt::Display;
 use std::io;
@@ -130,7 +131,7 @@ impl<S: Serializer> Serializer for Checked<S> {
     type SerializeTuple = Parts<S::SerializeTuple>;
     type SerializeTupleStruct = Parts<S::SerializeTupleStruct>;
     type SerializeTupleVariant = Parts<S::SerializeTupleVariant>;
-    type SerializeMap = Parts<S::SerializeMap>;
+    type SerializeMap = Entries<S::SerializeMap>;
     type SerializeStruct = Parts<S::SerializeStruct>;
     type SerializeStructVariant = Parts<S::SerializeStructVariant>;
 
@@ -237,7 +238,8 @@ impl<S: Serializer> Serializer for Checked<S> {
     }
 
     fn serialize_map(self, length: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
-        Parts::of(self.inner.serialize_map(length), self.fields)
+        let inner = self.inner.serialize_map(length)?;
+        Ok(Entries { inner, fields: self.fields, is_struct: length.is_none() })
     }
 
     fn serialize_struct(self, name: &'static str, length: usize) -> Result<Self::SerializeStruct, S::Error> {
@@ -338,9 +340,29 @@ macro_rules! named_parts {
 
 named_parts!(SerializeStruct, SerializeStructVariant);
 
-impl<S: SerializeMap> SerializeMap for Parts<S> {
+/// The entries of a map, or the fields of a struct with flattened ones. A derived struct of that
+/// kind is written as a map whose length is unknown; a map knows its length.
+struct Entries<S> {
+    inner: S,
+    fields: Fields,
+    is_struct: bool,
+}
+
+impl<S: SerializeMap> SerializeMap for Entries<S> {
     type Ok = S::Ok;
     type Error = S::Error;
+
+    /// Derived code writes each field that could be `null` by this method.
+    fn serialize_entry<K, V>(&mut self, key: &K, value: &V) -> Result<(), S::Error>
+    where
+        K: Serialize + ?Sized,
+        V: Serialize + ?Sized,
+    {
+        match self.is_struct && self.fields.leave_out(value) {
+            true => Ok(()),
+            false => self.inner.serialize_entry(&self.fields.of(key), &self.fields.of(value)),
+        }
+    }
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), S::Error> {
         self.inner.serialize_key(&self.fields.of(key))

@@ -23,6 +23,8 @@ enum Own {
     Charge(#[from] Error),
     #[error(transparent)]
     Other(#[from] anyhow::Error),
+    #[error(transparent)]
+    Boxed(Boxed),
 }
 
 /// Returns every visible part of an error.
@@ -76,6 +78,20 @@ fn what_was_an_error_of_ours_stays_one_inside_of_others() {
     check(anyhow::Error::from(caused.into_std()).context("charge"), "charge", &["no answer", "reset"]);
     let own = Error::from(Own::from(typed()));
     assert_eq!(seen(&own), (FailureKind::Fatal, "charging failed".to_owned(), vec![message.as_str()]));
+}
+
+#[test]
+fn the_message_of_a_typed_error_begins_with_the_name_of_its_type() {
+    assert_eq!(Error::typed(Declined { code: 51 }).message(), r#"Declined {"code":51}"#);
+    let map = std::collections::HashMap::from([("code".to_owned(), 51)]);
+    assert_eq!(Error::typed(map).message(), r#"HashMap {"code":51}"#);
+}
+
+/// A transparent wrapper shows the sources of the error inside of it, and not that error itself.
+#[test]
+fn a_value_is_found_behind_a_transparent_wrapper() {
+    let error = Error::from(Own::Boxed(Error::typed(Declined { code: 51 }).into_std().into()));
+    assert_eq!((error.kind(), error.get()), (FailureKind::Error, Some(Declined { code: 51 })));
 }
 
 #[test]

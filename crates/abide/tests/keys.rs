@@ -461,6 +461,56 @@ fn p1_the_outcome_of_one_key_is_not_delivered_to_another_with_the_same_hash() {
     });
 }
 
+/// Fails in its first run.
+#[task]
+async fn fails_once(ctx: Ctx) -> Result<String> {
+    match ctx.run_number() {
+        1 => Err(Error::fatal(ctx.idempotency_key())),
+        _ => Ok(ctx.idempotency_key()),
+    }
+}
+
+#[test]
+fn each_run_of_a_task_has_its_own_key() {
+    Lab::run_on_each(8, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(fails_once, ()).id("one").await.unwrap();
+        let error = handle.result().await.unwrap_err().to_string();
+        assert!(error.contains("default/one/1"), "{error}");
+        handle.retry().await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "default/one/2");
+    });
+}
+
+/// Fails before a deploy, with a long wait for the next attempt.
+#[workflow]
+async fn pays_one_later(ctx: Ctx) -> Result<String> {
+    let is_deployed = ctx.state::<Deployed>().0.load(Ordering::Relaxed) == 1;
+    let pay = async || if is_deployed { Ok("paid".to_owned()) } else { Err(Error::new("no money")) };
+    let step = ctx.step("pay", pay).key(if is_deployed { BOB } else { ANN });
+    step.retry(Retry::fixed(hours(5)).max_attempts(3)).await
+}
+
+#[test]
+fn p1_failed_attempts_of_one_key_do_not_count_for_another_with_the_same_hash() {
+    Lab::run(1, |lab| async move {
+        let deployed = Arc::new(AtomicU32::new(0));
+        // The first worker dies while it has the workflow in memory, so the next one looks at once.
+        let with = |builder: abide::Builder| builder.state(Deployed(deployed.clone())).park_after(hours(9));
+        let (machine, abide) = lab.worker_with(with).await.unwrap();
+        abide.start(pays_one_later, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        lab.crash(machine);
+        deployed.store(1, Ordering::Relaxed);
+        let (_, abide) = lab.worker_with(with).await.unwrap();
+        let handle = abide.handle::<String>("one");
+        lab.sleep(minutes(2)).await;
+        let why = handle.why().await.unwrap();
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+        assert!(why.contains(ANN) && why.contains(BOB), "{why}");
+    });
+}
+
 #[workflow]
 async fn rolls(ctx: Ctx) -> Result<Vec<u64>> {
     let roll = || ctx.step("roll", || async { Ok(ctx.random()) });

@@ -324,6 +324,24 @@ fn two_waits_of_different_types_share_the_signals_of_a_name() {
     }
 }
 
+#[workflow]
+async fn twice(ctx: Ctx) -> Result<(u32, u32)> {
+    let (one, other) = join!(ctx.recv::<u32>("n"), ctx.recv::<u32>("n"));
+    Ok((one?, other?))
+}
+
+#[test]
+fn of_two_equal_waits_the_first_receives_the_first_signal() {
+    Lab::run_on_each(14, async |lab| {
+        let (_, abide) = lab.worker_with(first).await.unwrap();
+        let handle = abide.start(twice, ()).id("a").await.unwrap();
+        lab.sleep(secs(1)).await;
+        handle.signal("n", &1).await.unwrap();
+        handle.signal("n", &2).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), (1, 2));
+    });
+}
+
 #[test]
 fn a_history_with_a_signal_that_was_set_aside_fits_its_code() {
     let history = Lab::run(11, async |lab| {

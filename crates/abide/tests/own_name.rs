@@ -65,3 +65,20 @@ mod names_of_variables {
         Ok(())
     }
 }
+
+/// A workflow whose name is a word of Rust.
+#[workflow]
+async fn r#move(ctx: Ctx, distance: u32) -> Result<u32> {
+    match distance {
+        0 => Ok(0),
+        _ => ctx.run(r#move, 0).id("rest").await,
+    }
+}
+
+#[abide::test]
+async fn a_raw_identifier_is_a_name_without_its_prefix(abide: Abide) -> Result<()> {
+    assert_eq!(<r#move as abide::Code>::NAME, "move");
+    assert_eq!(abide.run(r#move, 1).id("m").await?, 0);
+    assert_eq!(abide.start_named::<_, u32>("m", "move", &1).await?.result().await?, 0);
+    Ok(())
+}

@@ -1,6 +1,7 @@
 //! The tools with which users test their workflows: state, mocks, crashes at every position, and
 //! replays of recorded histories.
 
+use std::collections::HashMap;
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use abide::Workflow;
 use abide::prelude::*;
 use abide::testing::{History, Lab, MockCall, Replay, Test, crash_everywhere, replay, run};
 use abide_core::{Address, ExecutionId, Namespace};
+use futures_util::join;
 
 /// Returns the message that `test` panics with.
 fn panic_of<T>(test: impl FnOnce() -> T) -> String {
@@ -299,6 +301,76 @@ fn a_crash_that_changes_the_input_of_a_step_is_told() {
     assert!(said.contains("\n  entry 2: its input differs beyond the recorded beginning `\"xxx"), "{said}");
 }
 
+/// Returns the milliseconds that have passed after each of its operations.
+#[workflow(name = "testing-times")]
+async fn times(ctx: Ctx) -> Result<Vec<u128>> {
+    let began_at = ctx.now();
+    let passed = || ctx.now().since(began_at).as_millis();
+    let mut all = vec![];
+    ctx.step("one", || async { Ok(()) }).await?;
+    all.push(ctx.step("note", || async { Ok(passed()) }).input(&passed()).await?);
+    ctx.sleep(secs(5)).await?;
+    all.push(passed());
+    let step = ctx.step("fail", || async { Err::<(), _>(Error::new("no")) });
+    step.retry(Retry::fixed(secs(2)).max_attempts(3).jitter(0.5)).await.unwrap_err();
+    all.push(passed());
+    let (_, both) = join!(ctx.run(napper, 7), ctx.recv::<u32>("never").timeout(secs(9)));
+    all.push(passed());
+    both.unwrap_err();
+    ctx.run(double_task, 4).await?;
+    all.push(passed());
+    Ok(all)
+}
+
+#[task(name = "testing-double-task")]
+async fn double_task(number: u32) -> Result<u32> {
+    Ok(number * 2)
+}
+
+#[test]
+fn a_crash_costs_no_time() {
+    let passed = crash_everywhere(times, ()).result.unwrap();
+    assert_eq!((passed[0], passed[1], passed[4] - passed[2]), (0, 5_000, 9_000));
+}
+
+/// Returns the same map each time, in another order.
+fn counts() -> HashMap<String, u32> {
+    (0..20).map(|count| (count.to_string(), count)).collect()
+}
+
+#[task(name = "testing-sum")]
+async fn sum(counts: HashMap<String, u32>) -> Result<u32> {
+    Ok(counts.into_values().sum())
+}
+
+/// Has a map wherever a value can be.
+#[workflow(name = "testing-shuffled")]
+async fn shuffled(
+    ctx: Ctx,
+    (is_failing, given): (bool, Option<HashMap<String, u32>>),
+) -> Result<HashMap<String, u32>> {
+    let Some(given) = given else { return ctx.continue_as_new((is_failing, Some(counts()))).await };
+    ctx.step("count", || async { Ok(counts()) }).input(&given).await?;
+    ctx.run(sum, given).await?;
+    match is_failing {
+        true => ctx.step("fail", || async { Err(Error::typed(counts()).into_fatal()) }).await,
+        false => Ok(counts()),
+    }
+}
+
+#[test]
+fn the_order_of_a_map_is_not_compared() {
+    assert_eq!(crash_everywhere(shuffled, (false, None)).result.unwrap(), counts());
+    crash_everywhere(shuffled, (true, None)).result.unwrap_err();
+    for is_failing in [false, true] {
+        let history = run(async |abide: Abide| {
+            let _ = abide.run(shuffled, (is_failing, None)).id("v-1").await;
+            exported(&abide).await
+        });
+        replay(history).assert_fits();
+    }
+}
+
 /// Returns the end of a workflow.
 type End = fn() -> Result<String>;
 
@@ -327,7 +399,12 @@ fn a_replay_compares_the_whole_end() {
     let same: End = || Err(Error::new("no"));
     // Its line is another one.
     assert_eq!(replayed(same, || Err(Error::new("no"))), None);
-    let rows: [(End, End, &str); 4] = [
+    let rows: [(End, End, &str); 5] = [
+        (
+            || Err(anyhow::anyhow!("reset").context("no answer").into()),
+            || Err(anyhow::anyhow!("refused").context("no answer").into()),
+            "it was recorded as failed: no answer: reset, and is failed: no answer: refused",
+        ),
         (same, || Err(Error::new("yes")), "it was recorded as failed: no, and is failed: yes"),
         (same, || Err(Error::fatal("no")), "; its kind is error and fatal"),
         (

@@ -77,6 +77,9 @@ struct Deep(Option<Box<Self>>, Vec<f32>);
 struct Unit;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+struct Newtype(Option<u32>);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum Shape {
     Circle { radius: f64 },
     Square(f32),
@@ -147,6 +150,7 @@ async fn gives(ctx: Ctx, (how, what): (String, String)) -> Result<String> {
         "some unit" => give(&ctx, how, Some(())).await,
         "some unit struct" => give(&ctx, how, vec![Some(Unit)]).await,
         "some some none" => give(&ctx, how, Some(Some(None::<u32>))).await,
+        "some newtype" => give(&ctx, how, Some(Newtype(None))).await,
         "pair" => give(&ctx, how, HashMap::from([((1, 2), 3)])).await,
         "one way" => give(&ctx, how, OneWay(1)).await,
         "trap" => give(&ctx, how, Trap(1)).await,
@@ -163,7 +167,7 @@ async fn gives(ctx: Ctx, (how, what): (String, String)) -> Result<String> {
 }
 
 /// Values that would be read as others, or not at all, and the complaints about them.
-const UNREADABLE: [(&str, &str); 16] = [
+const UNREADABLE: [(&str, &str); 17] = [
     ("nan", "f64 does not serialize: NaN is no number in JSON"),
     ("infinite", "f32 does not serialize: -inf is no number in JSON"),
     ("some nan", "inf is no number in JSON"),
@@ -174,6 +178,7 @@ const UNREADABLE: [(&str, &str); 16] = [
     ("some unit", "Some(()) would be read as None"),
     ("some unit struct", "Some(Unit) would be read as None"),
     ("some some none", "Some(None) would be read as None"),
+    ("some newtype", "Some(None) would be read as None"),
     ("null", "Some(()) would be read as None"),
     ("some raw null", "Some(null) would be read as None"),
     ("pair", "key must be a string"),

@@ -76,11 +76,19 @@ pub struct Note {
 }
 
 /// An operation that has entries, and no outcome among them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Noted {
+    /// The operation itself: its index is a hash, which another one may share.
+    op: Op,
     note: Note,
-    /// The last entry that only code which asks for the operation records, and the operation.
-    begun: Option<(u64, Op)>,
+    /// The last entry that only code which asks for the operation records.
+    begun_by: Option<u64>,
+}
+
+impl Noted {
+    fn of(op: &Op) -> Self {
+        Self { op: op.clone(), note: Note::default(), begun_by: None }
+    }
 }
 
 /// The next thing to do.
@@ -93,7 +101,7 @@ pub enum Next {
 }
 
 /// The code asks for an operation that the journal does not have at this place. Only strict
-/// workflows see it.
+/// workflows see it, and code whose operations share an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The operation in the journal.
@@ -258,10 +266,13 @@ impl Cursor {
             if is_begun && !planted(Bug::TimerNotDemanded) {
                 self.demand(op)?;
             }
-            let noted = self.notes.entry(key).or_default();
+            let noted = self.notes.entry(key).or_insert_with(|| Noted::of(op));
+            if noted.op != *op && !planted(Bug::IndexIsIdentity) {
+                *noted = Noted::of(op);
+            }
             noted.note.take(&entry.event);
             if is_begun {
-                noted.begun = Some((entry.seq, op.clone()));
+                noted.begun_by = Some(entry.seq);
             }
             return Ok(false);
         }
@@ -320,9 +331,16 @@ impl Cursor {
         }
     }
 
-    /// Takes the record of an operation that turned out to have no outcome yet.
-    pub fn take_note(&mut self, key: OpIndex) -> Note {
-        self.notes.remove(&key.0).unwrap_or_default().note
+    /// Takes the record of an operation that turned out to have no outcome yet. Fails if the record
+    /// belongs to another operation with the same index: its attempts and times are not for this
+    /// one.
+    pub fn take_note(&mut self, op: &Op) -> Result<Note, Mismatch> {
+        let key = op.index().0;
+        let recorded = self.notes.get(&key).map(|noted| &noted.op);
+        match recorded.filter(|recorded| *recorded != op && !planted(Bug::IndexIsIdentity)) {
+            Some(recorded) => Err(Mismatch { expected: recorded.clone() }),
+            None => Ok(self.notes.remove(&key).map(|noted| noted.note).unwrap_or_default()),
+        }
     }
 
     /// Whether the journal has an outcome of this operation that the code has not asked for.
@@ -352,7 +370,7 @@ impl Cursor {
 
     /// Returns the operations that were begun and have no outcome, and the last entry of each.
     fn begun(&self) -> impl Iterator<Item = (u64, &Op)> {
-        self.notes.values().filter_map(|noted| noted.begun.as_ref().map(|(seq, op)| (*seq, op)))
+        self.notes.values().filter_map(|noted| noted.begun_by.map(|seq| (seq, &noted.op)))
     }
 
     /// Returns the numbers of passed entries that the code never asked for, in order, at most

@@ -1,8 +1,8 @@
 //! The replay cursor: which entry comes next, for unchanged and for changed code.
 
 use abide_core::{
-    Block, By, Cursor, Entry, Event, Failure, FailureKind, Name, Next, Op, OpKind, Outcome, Payload,
-    Remedied, Remedy, StepRecord, Timestamp, Unrecordable,
+    Block, By, Cursor, Entry, Event, Failure, FailureKind, Mismatch, Name, Next, Op, OpKind, Outcome,
+    Payload, Remedied, Remedy, StepRecord, Timestamp, Unrecordable,
 };
 use proptest::prelude::*;
 
@@ -164,12 +164,32 @@ fn notes_tell_what_is_recorded_of_an_operation_without_an_outcome() {
     };
     let mut cursor = Cursor::new(false);
     assert_eq!(cursor.offer(&Entry::new(1, Timestamp::default(), event)), Ok(false));
-    let note = cursor.take_note(op("a").index());
+    let note = cursor.take_note(&op("a")).unwrap();
     assert_eq!(
         (note.attempt_count, note.failure, note.due_at),
         (3, Some(failure), Some(Timestamp::from_millis(7)))
     );
     assert_eq!(note.first_at, Some(Timestamp::from_millis(2)));
+}
+
+#[test]
+fn a_note_is_for_its_own_operation_only() {
+    let [ann, bob] = ["prkutov6nb81", "wg5sjoq23rc4"]
+        .map(|key| Op { key: Some(Name::new(key).expect("a name")), ..op("pay") });
+    assert_eq!(ann.index(), bob.index());
+    let timer = |seq: u32, op: &Op| {
+        let event = Event::TimerSet { op: op.clone(), due_at: Timestamp::from_millis(seq.into()) };
+        Entry::new(seq.into(), Timestamp::default(), event)
+    };
+    let mut cursor = Cursor::new(false);
+    assert_eq!(cursor.offer(&timer(1, &ann)), Ok(false));
+    assert_eq!(cursor.take_note(&bob), Err(Mismatch { expected: ann.clone() }));
+    assert_eq!(cursor.unclaimed(), std::slice::from_ref(&ann));
+    assert_eq!(cursor.take_note(&ann).unwrap().due_at, Some(Timestamp::from_millis(1)));
+    // The newer note stays.
+    assert_eq!((cursor.offer(&timer(2, &ann)), cursor.offer(&timer(3, &bob))), (Ok(false), Ok(false)));
+    assert_eq!(cursor.take_note(&ann), Err(Mismatch { expected: bob.clone() }));
+    assert_eq!(cursor.take_note(&bob).unwrap().due_at, Some(Timestamp::from_millis(3)));
 }
 
 /// Numbers the events as the entries of a journal.
@@ -272,7 +292,7 @@ fn a_rerun_begins_with_the_first_attempt() {
     for entry in journal(vec![failed, lost("a"), decided("a", Remedy::Rerun)]) {
         assert_eq!(cursor.offer(&entry), Ok(false));
     }
-    assert_eq!(cursor.take_note(op("a").index()), abide_core::Note::default());
+    assert_eq!(cursor.take_note(&op("a")), Ok(abide_core::Note::default()));
 }
 
 /// The way in which a step came to its outcome.

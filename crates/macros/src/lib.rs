@@ -7,6 +7,7 @@
 use proc_macro::TokenStream;
 use proc_macro2::{Span, TokenStream as Tokens, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{
@@ -139,7 +140,8 @@ fn code(arguments: &Arguments, function: &ItemFn, kind: &str) -> Result<Tokens> 
     let Parameters { input, call } = parameters(function, &word)?;
     let sig = &function.sig;
     let ident = &sig.ident;
-    let name = arguments.name.as_ref().map_or_else(|| ident.to_string(), LitStr::value);
+    // `r#move` is Rust's way to write the name `move`.
+    let name = arguments.name.as_ref().map_or_else(|| ident.unraw().to_string(), LitStr::value);
     let ReturnType::Type(_, output) = &sig.output else {
         let message = format!("write `-> Result<()>`, or another `Result`: a {word} returns one");
         return Err(Error::new_spanned(sig, message));

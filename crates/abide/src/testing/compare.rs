@@ -1,9 +1,58 @@
 //! Comparison of recorded events, and their differences in words.
 //!
+//! Values are compared in their canonical form: a `HashMap` is written in another order each time.
+//!
 //! Messages show the beginning of a value. Comparisons look at all of it, so a message says where
 //! the rest differs.
 
-use abide_core::{Event, Failure, Fingerprint, Outcome, Payload, Timestamp, codec};
+use std::sync::Arc;
+
+use abide_core::{
+    Details, Event, Failure, Fingerprint, Outcome, Payload, Start, StepRecord, Timestamp, codec,
+};
+
+use crate::canonical;
+
+/// Returns an event with its value in canonical form. The functions below compare such events.
+pub(super) fn canonical(mut event: Event) -> Event {
+    match &mut event {
+        // The hash is for another start of the execution. That of a later run is of its bytes.
+        Event::Started(start) => {
+            *start = Arc::new(Start::clone(start).with_input(canonical::form(&start.input)));
+        }
+        Event::StepRecorded(StepRecord { outcome, .. }) | Event::ChildFinished { outcome, .. } => {
+            match outcome {
+                Outcome::Success(payload) => write(payload),
+                Outcome::Failure(failure) => write_failure(failure),
+                Outcome::Unrecordable(_) => {}
+            }
+        }
+        Event::AttemptFailed { failure, .. } | Event::Failed(failure) => write_failure(failure),
+        Event::SignalReceived { payload, .. }
+        | Event::ContinuedAsNew { input: payload }
+        | Event::Completed { result: payload, .. } => write(payload),
+        Event::SignalRejected(rejected) => write(&mut rejected.payload),
+        _ => {}
+    }
+    event
+}
+
+fn write(payload: &mut Payload) {
+    *payload = canonical::form(payload);
+}
+
+/// The message of a typed error ends with its value.
+fn write_failure(failure: &mut Failure) {
+    let Some(value) = failure.value.clone() else { return };
+    let (written, canonical) = (value.excerpt(), canonical::form(&value));
+    let Details { message, chain, value, .. } = &mut **failure;
+    for text in std::iter::once(message).chain(chain) {
+        if let Some(before) = text.strip_suffix(&written) {
+            *text = format!("{before}{}", canonical.excerpt());
+        }
+    }
+    *value = Some(canonical);
+}
 
 /// Describes an event for people.
 pub(super) fn describe(event: &Event) -> String {
@@ -23,7 +72,8 @@ pub(super) fn describe(event: &Event) -> String {
     format!("{}{op}{what}", event.word())
 }
 
-/// Returns everything in an event but its times.
+/// Returns everything in an event but its times and the excerpts of inputs. An input is compared by
+/// its hash; the excerpt of a `HashMap` is another one each time.
 pub(super) fn timeless(event: &Event) -> Vec<u8> {
     let mut event = event.clone();
     match &mut event {
@@ -32,6 +82,9 @@ pub(super) fn timeless(event: &Event) -> Vec<u8> {
         }
         Event::TimerSet { due_at: at, .. } | Event::DeadlinePassed { until: at } => {
             *at = Timestamp::from_micros(0);
+        }
+        Event::StepRecorded(StepRecord { input: Some(input), .. }) | Event::ChildStarted { input, .. } => {
+            input.excerpt.clear();
         }
         _ => {}
     }
@@ -64,7 +117,8 @@ fn input_difference(one: &Event, other: &Event) -> Option<String> {
     let (one, other) = (input_of(one), input_of(other));
     let shown = |input: Option<&Fingerprint>| input.map_or("none".to_owned(), |input| format!("`{input}`"));
     let (shown_one, shown_other) = (shown(one), shown(other));
-    (one != other).then(|| match shown_one == shown_other {
+    let hash = |input: Option<&Fingerprint>| input.map(|input| input.hash);
+    (hash(one) != hash(other)).then(|| match shown_one == shown_other {
         true => format!("its input differs beyond the recorded beginning {shown_one}"),
         false => format!("its input is {shown_one} and {shown_other}"),
     })

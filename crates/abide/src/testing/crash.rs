@@ -13,7 +13,7 @@ use abide_engine::sim::{Sim, Still};
 use abide_engine::{Blocks, Client, Runtime};
 use abide_store::{Commit, ExecutionKey, Retire, Store, Submit, Workers, export};
 
-use super::compare::{describe, hidden_difference, timeless};
+use super::compare::{canonical, describe, hidden_difference, timeless};
 use super::tap::{Passage, Tap};
 use super::test::{Test, opened, or_panic, stands_still};
 use crate::ClientError;
@@ -46,9 +46,14 @@ pub struct Survived<T> {
 
 impl Test {
     /// Runs a workflow once per position of its journal, crashes it there, resumes it, and checks
-    /// that its result and every recorded entry are the same as without a crash. Times are not
-    /// compared, nor is the order of events after the crash, because operations that are open
-    /// together may end in any order.
+    /// that its result and every recorded entry are the same as without a crash. Values are equal
+    /// as inputs are: the order of a map does not count. The time of an entry is not compared, nor
+    /// is the order of events after the crash, because operations that are open together may end in
+    /// any order.
+    ///
+    /// A crash takes no virtual time, so the code finds the same [`now`](crate::Ctx::now) after
+    /// each operation. A step that waits for the outside world takes real time, which is never the
+    /// same. [Mock](Test::mock_step) it if the code records how late it is.
     ///
     /// A step whose result was not recorded runs again after a crash. So it must return the same
     /// each time, or be [mocked](Test::mock_step); all runs share the state.
@@ -151,7 +156,10 @@ impl Life {
             }
             let whole = sim.block_on(export(&*store, &root())).expect("a store in memory can be read");
             let runs = whole.expect("it was started").runs;
-            let decoded = |record: &abide_store::Record| record.entry().expect("it was just written");
+            let decoded = |record: &abide_store::Record| {
+                let entry = record.entry().expect("it was just written");
+                Entry { event: canonical(entry.event), ..entry }
+            };
             let runs = runs.iter().map(|run| run.iter().map(decoded).collect()).collect();
             Ok(Some(Self { end, runs }))
         })

@@ -11,7 +11,7 @@ use abide_core::{Entry, Epoch, Event, Execution, Kind, Op, OpKind, Start, Versio
 use abide_engine::sim::Sim;
 use abide_store::{Clock, Commit, Import, Record};
 
-use super::compare::{describe, hidden_difference, is_same_end};
+use super::compare::{canonical, describe, hidden_difference, is_same_end};
 use super::history::History;
 use super::tap::{Passage, Tap};
 use super::test::{Test, opened, or_panic};
@@ -179,7 +179,7 @@ impl Part {
     /// Returns a run up to the last entry after which its code could still continue.
     fn of(history: &History, count: usize) -> Self {
         let mut entries = history.runs[count - 1].clone();
-        let end = entries.last().map(|entry| entry.event.clone()).filter(Event::is_terminal);
+        let end = entries.last().map(|entry| canonical(entry.event.clone())).filter(Event::is_terminal);
         let is_active = |entries: &[Entry]| {
             let folded = Execution::fold(history.address.clone(), 1, entries);
             folded.is_none_or(|execution| execution.phase().is_active())
@@ -254,11 +254,12 @@ impl Part {
             _ => None,
         });
         let ended = news.iter().map(|entry| &entry.event).find(|event| event.is_terminal());
+        let ended = ended.cloned().map(canonical);
         if replay.blocked.is_none() && ended.is_none() {
             let new = opened.iter().find(|asked| !asked.names().any(|op| recorded_ops.contains(op)));
             replay.goes_on = new.map(|asked| asked.op.to_string());
         }
-        replay.differs = match (&self.end, ended) {
+        replay.differs = match (&self.end, &ended) {
             _ if replay.blocked.is_some() || planted(Bug::ReplayEndUncompared) => None,
             (Some(end), Some(ended)) if is_same_end(end, ended) => None,
             (Some(end), Some(ended)) => {

@@ -219,6 +219,8 @@ async fn a_signal_that_is_repeated_under_its_key_arrives_once() {
     }
     let again = place.abide(&["signal", "w-1", "number", "7", "--key", "k", "--json"]).ok().json();
     assert_eq!(again["known"], json!(true));
+    let other = place.abide(&["signal", "w-1", "other", "7", "--key", "k"]).ok();
+    assert!(other.stderr.contains("was sent to"), "a key belongs to a name: {other:?}");
     place.abide(&["signal", "w-1", "number", "0"]).ok();
     assert_eq!(place.abide(&["result", "w-1", "--wait"]).ok().stdout, "[7]\n");
     abide.shutdown().await;

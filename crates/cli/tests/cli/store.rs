@@ -303,6 +303,9 @@ async fn a_live_worker_obeys() {
     nap_handle.result().await.unwrap_err();
     let said = place.abide(&["why", "nap"]).ok().stdout;
     assert!(said.contains("was cancelled at") && said.ends_with("by ann: changed my mind.\n"), "{said}");
+    let ended = place.abide(&["result", "nap", "-o", "json"]);
+    let expected = json!({ "id": "nap", "status": "cancelled", "by": "ann", "reason": "changed my mind" });
+    assert_eq!((ended.code, ended.json()), (7, expected));
     place.abide(&["terminate", "d-2"]).ok();
     until_status(&place, "d-2", "cancelled");
     place.abide_with(&["signal", "d-1", "approval", "-"], " false\n").ok();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::board::{Inside, StepOptions, UserTransaction, timed_out};
 use abide_core::{
-    FailedAttempt, Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec, text,
+    FailedAttempt, Mismatch, Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec, text,
 };
 use abide_store::{Record, Transacted, Transaction};
 
@@ -91,7 +91,8 @@ impl Runner {
         let given_up = self.run.stage.active_mut().and_then(|active| active.given_up.pop());
         let Some((op, child, site)) = given_up else { return false };
         let key = op.index();
-        if self.run.children.contains_key(&key) && !self.run.cursor.take_note(key).cancelled {
+        let is_awaited = self.run.children.contains_key(&key);
+        if is_awaited && !self.run.cursor.take_note(&op).is_ok_and(|note| note.cancelled) {
             let _ = self.decide_from(Some(site), Command::CancelChild { op, child });
             self.drop_answer(key);
         }
@@ -220,8 +221,7 @@ impl Runner {
     fn settle_slot(&mut self, id: u64) -> bool {
         let Some(op) = self.open_op(id) else { return true };
         if let Some(recorded) = self.other_kind(id, &op) {
-            let site = self.site_of(id);
-            let found = site.map_or_else(|| op.to_string(), |site| format!("{op} (at {site})"));
+            let found = self.told(id, &op);
             let number = self.run.cursor.skipped_site(recorded.index());
             let expected = format!("{recorded}{}", text::at(self.run.sites.text(number)));
             return self.block(Block::Mismatch { expected, found });
@@ -229,7 +229,13 @@ impl Runner {
         if let Some(reason) = self.run.cursor.obstacle() {
             return self.block(reason);
         }
-        let note = self.run.cursor.take_note(op.index());
+        let note = match self.run.cursor.take_note(&op) {
+            Ok(note) => note,
+            Err(Mismatch { expected }) => {
+                let found = self.told(id, &op);
+                return self.block(Block::Mismatch { expected: expected.to_string(), found });
+            }
+        };
         if self.run.cursor.has_left() && self.run.begun.len() < BEGUN_COUNT_MAX {
             self.run.begun.push(op.clone());
         }
@@ -279,6 +285,11 @@ impl Runner {
         let kinds = || NAMED.into_iter().filter(|kind| *kind != op.kind);
         let others = names.iter().flat_map(|op| kinds().map(|kind| of_kind(op, kind)));
         others.into_iter().find(|other| self.run.cursor.is_skipped(other.index()))
+    }
+
+    /// Describes the operation in a slot, with the line that asks for it.
+    fn told(&self, id: u64, op: &Op) -> String {
+        self.site_of(id).map_or_else(|| op.to_string(), |site| format!("{op} (at {site})"))
     }
 
     fn request(&mut self, id: u64) -> Option<Wanted> {
