@@ -111,8 +111,8 @@ pub(crate) struct Inbox {
     known: HashMap<MessageId, u64>,
     /// Those of them that were not read for good, whether the driver has looked at them or not.
     unread: BTreeMap<u64, Unread>,
-    /// The others, the last read one at the end. Only the last ones are kept: a chain of runs may go
-    /// on for years.
+    /// The others, the last read one at the end. Only the last ones are kept: a chain of runs may
+    /// go on for years.
     read: VecDeque<MessageId>,
     last_number: u64,
     /// How many bytes of their contents are kept, and how many may be.
@@ -507,8 +507,8 @@ mod tests {
         assert_eq!(kept(2 * ARRIVAL_BYTES_MAX, 1), (false, 1, 2 * ARRIVAL_BYTES_MAX), "a single one is kept");
     }
 
-    /// A page that was on its way, or a late notice, brings it again: the store knows only after the
-    /// commit that it was read.
+    /// A page that was on its way, or a late notice, brings it again: the store knows only after
+    /// the commit that it was read.
     #[test]
     fn a_message_that_was_read_lately_is_no_news() {
         let (_sim, mut inbox) = inbox(&[]);

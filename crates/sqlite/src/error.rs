@@ -21,8 +21,8 @@ pub enum OpenError {
     MissingFile(PathBuf),
     /// The file exists, and it may not be overwritten.
     Exists(PathBuf),
-    /// The file is missing or empty, and its log is not. SQLite would delete the log, or apply it to
-    /// the next file of this name.
+    /// The file is missing or empty, and its log is not. SQLite would delete the log, or apply it
+    /// to the next file of this name.
     LogWithoutFile(PathBuf),
     /// The file has several names. The log and the locks lie beside the name by which it is opened,
     /// so that workers under two names would not know of each other.

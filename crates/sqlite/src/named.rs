@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn a_file_that_is_mounted_itself_is_found_in_the_table_of_mounts() {
         let mounts = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
-                      36 22 254:0 /home/app.db /data/my\\040app.db rw - ext4 /dev/vda rw\n";
-        for (path, is_found) in [("/data/my app.db", true), ("/data", false), ("/home/app.db", false)] {
+                      36 22 254:0 /srv/app.db /data/my\\040app.db rw - ext4 /dev/vda rw\n";
+        for (path, is_found) in [("/data/my app.db", true), ("/data", false), ("/srv/app.db", false)] {
             assert_eq!(has_mount(mounts, Path::new(path)), is_found, "{path}");
         }
     }
