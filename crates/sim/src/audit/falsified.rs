@@ -22,7 +22,7 @@ use family::{
     begins_paused, cancel_of_nobody, cancelled_by_care, child_untold, decision_lost, decision_twice,
     terminate_as_cancel,
 };
-use firsts::{message_was_earlier, message_was_later, messages_swapped};
+use firsts::{message_was_earlier, message_was_later, messages_swapped, wait_overtaken};
 use history::{
     another_set_aside, begins_late, begins_twice, closure_after_record, closure_too_early, commit_after_end,
     end_untold, ends_twice, epoch_twice, foreign_session, function_twice, left_behind, name_twice,
@@ -128,6 +128,7 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a message behind a later one", "came before it", messages_swapped),
     ("a timer before an earlier message", "came earlier", message_was_earlier),
     ("a message before an earlier timer", "was due earlier", message_was_later),
+    ("a wait that a later one overtakes", "waited before it", wait_overtaken),
     ("a closure before its cause", "before what led there was durable", closure_too_early),
     ("somebody who was born and begins late", "was born leased, but nobody began it", begins_late),
     ("a run that begins twice in the feed", "the feed tells 2 times", begins_twice),

@@ -1,5 +1,5 @@
-//! Rules for the order in which the code of a run gets outcomes: messages in the store's order, and
-//! a timer against a message by due time and arrival.
+//! Rules for the order in which the code of a run gets outcomes: messages in the store's order, a
+//! timer against a message by due time and arrival, and of several waits for a signal the first.
 //!
 //! The model says which operations were open when an outcome was recorded. Clocks that differ make
 //! "first" mean different things to different machines, so the rules judge timers only where all
@@ -12,7 +12,7 @@ use abide_core::{Entry, Event, MessageId, Op, OpKind, Timestamp};
 use super::delays::has_true_clocks;
 use super::{Books, Past, editions};
 use crate::history::{Arrival, Happened};
-use crate::model::{Id, Moment, id_of, word_of};
+use crate::model::{Id, Moment, id_of, is_text_in, word_of};
 use crate::program::keyed;
 use crate::scenario::Scenario;
 
@@ -26,6 +26,7 @@ pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
             let lives = Lives { mail, run, journal, read: read_before(past, run), due: due_times(journal) };
             for moment in editions::moments(past, books, run) {
                 let wrong = lives.out_of_order(&moment).or_else(|| lives.untimely(&moment, is_timed));
+                let wrong = wrong.or_else(|| lives.overtaken(&moment));
                 found.extend(wrong.map(|wrong| format!("{:?} run {run}: {wrong}", past.id)));
             }
         }
@@ -123,6 +124,17 @@ impl<'a> Lives<'a> {
         let mut earlier = self.awaited(moment).take_while(|(other, _)| *other < place);
         let (_, other) = earlier.find(|(_, other)| is_other(other))?;
         Some(format!("entry {} takes {:?}, though {:?} came before it", moment.seq, taken.id, other.id))
+    }
+
+    /// Checks that of several waits for one signal, the first that can read it receives it. Waits
+    /// of one name and key are numbered in the order in which they are opened.
+    fn overtaken(&self, moment: &Moment) -> Option<String> {
+        let Event::SignalReceived { op, payload, .. } = &self.entry(moment)?.event else { return None };
+        let (kind, name, nth) = id_of(op);
+        let can_read = |id: &Id| moment.texts.contains(id) == is_text_in(payload);
+        let is_before = |id: &&Id| (id.0, &id.1) == (kind, &name) && id.2 < nth && can_read(id);
+        let first = moment.open.iter().find(is_before)?;
+        Some(format!("entry {} gives {op} a signal for which {first:?} waited before it", moment.seq))
     }
 
     /// Checks that a timer goes before messages that surely arrived after its due time, and behind

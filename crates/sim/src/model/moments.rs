@@ -13,6 +13,8 @@ pub(crate) struct Moment {
     /// The open operations that also end at a time. A wait in older code may have had a timeout
     /// that this wait lacks.
     pub(crate) timed: BTreeSet<Id>,
+    /// The open waits for signals that read texts. The others read numbers.
+    pub(crate) texts: BTreeSet<Id>,
 }
 
 /// Returns the moments of a run, as far as this edition recorded them.
@@ -35,9 +37,13 @@ impl Model<'_> {
             let is_timed = |expected: &Expected| {
                 matches!(expected, Expected::Timer(_) | Expected::Signal { timeout_ms: Some(_), .. })
             };
-            let timed = open.clone().filter(|(_, slot)| is_timed(&slot.expected)).map(|(id, _)| id.clone());
-            let (timed, open) = (timed.collect(), open.map(|(id, _)| id.clone()).collect());
-            moments.push(Moment { seq: entry.seq, open, timed });
+            let is_text = |expected: &Expected| matches!(expected, Expected::Signal { is_text: true, .. });
+            let ids = |is_wanted: &dyn Fn(&Expected) -> bool| {
+                let wanted = open.clone().filter(|(_, slot)| is_wanted(&slot.expected));
+                wanted.map(|(id, _)| id.clone()).collect()
+            };
+            let (timed, texts, open) = (ids(&is_timed), ids(&is_text), ids(&|_| true));
+            moments.push(Moment { seq: entry.seq, open, timed, texts });
         }
     }
 }
