@@ -38,6 +38,8 @@ impl SqliteStore {
     /// was made, so that others can claim their executions at once. The original, if it still runs,
     /// is another database from then on.
     pub fn restore(from: &Path, to: &Path, clock: &dyn Clock) -> Result<(), OpenError> {
+        // Its log lies beside the file itself, and is synced together with its folder.
+        let from = &if from.exists() { schema::resolved(from)? } else { from.to_owned() };
         // Held until the end: the last connection to close copies the log into the file, which must
         // not happen before the log is durable.
         let _checked = schema::open_read_only(from, &Options { read_only: false, ..Options::default() })?;

@@ -94,7 +94,10 @@ pub(crate) fn check_only_name(path: &Path) -> Result<(), OpenError> {
     let what = match name_count(path) {
         0 | 1 if is_mounted(path) => "only the file is mounted here: mount its folder".to_owned(),
         0 | 1 => return Ok(()),
-        count => format!("the file has {count} names (hard links): delete the others"),
+        count => format!(
+            "the file has {count} names (hard links): keep only the one that its workers have used, which \
+             has the log (-wal) beside it"
+        ),
     };
     if planted(Bug::SecondNameOpened) {
         return Ok(());

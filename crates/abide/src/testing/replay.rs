@@ -180,6 +180,7 @@ impl Part {
     fn of(history: &History, count: usize) -> Self {
         let mut entries = history.runs[count - 1].clone();
         let end = entries.last().map(|entry| canonical(entry.event.clone())).filter(Event::is_terminal);
+        let end = end.filter(|end| !is_made_by_others(end, &entries));
         let is_active = |entries: &[Entry]| {
             let folded = Execution::fold(history.address.clone(), 1, entries);
             folded.is_none_or(|execution| execution.phase().is_active())
@@ -272,4 +273,11 @@ impl Part {
         };
         replay
     }
+}
+
+/// Whether the end of a run was not made by its code: the run was terminated. Code that was
+/// cancelled has seen it, and ended the run itself.
+fn is_made_by_others(end: &Event, entries: &[Entry]) -> bool {
+    let is_request = |entry: &Entry| matches!(entry.event, Event::CancelRequested { .. });
+    matches!(end, Event::Cancelled { .. }) && !entries.iter().any(is_request)
 }

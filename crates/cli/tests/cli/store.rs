@@ -514,6 +514,22 @@ async fn a_store_can_be_verified_copied_and_restored() {
     place.abide(&["--store", &path("new.db"), "restore", &path("copy.db")]).refused(4, &exists);
 }
 
+/// A bare name, as one types it in the folder of a store that a worker has left with its log.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_with_a_log_is_restored_from_a_bare_name() {
+    let place = TestStore::new();
+    let abide = place.open().await;
+    abide.run(greet, "World".to_owned()).id("greet-1").await.expect("it runs");
+    let path = place.url().trim_start_matches("sqlite:").to_owned();
+    let name = std::path::Path::new(&path).file_name().unwrap().to_str().unwrap();
+    let restore =
+        command(&["--store", "new.db", "restore", name]).current_dir(place.folder()).output().unwrap();
+    assert!(restore.status.success(), "{}", String::from_utf8_lossy(&restore.stderr));
+    let new = place.folder().join("new.db").display().to_string();
+    assert!(place.abide(&["--store", &new, "list"]).ok().stdout.contains("greet-1"));
+    abide.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_state_is_named_and_rebuilt() {
     let place = left_behind().await;

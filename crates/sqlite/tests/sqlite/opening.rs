@@ -328,7 +328,7 @@ fn p3_a_file_with_two_names_is_refused() {
     std::fs::hard_link(fixture.path(), &other).unwrap();
     for (name, read_only) in [("abide.db", false), ("other.db", false), ("other.db", true)] {
         let said = complaint(&fixture, name, Options { read_only, ..Options::default() });
-        let expected = format!("{name:?}: the file has 2 names (hard links): delete the others; workers");
+        let expected = format!("{name:?}: the file has 2 names (hard links): keep only the one");
         assert!(said.starts_with(&expected), "{said}");
     }
     std::fs::remove_file(&other).unwrap();
