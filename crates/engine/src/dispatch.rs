@@ -9,7 +9,7 @@ use abide_store::{Answer, Claim, Error, ExecutionKey, Leased, Notice};
 
 use crate::engine::Inner;
 use crate::inbox::Arrival;
-use crate::pauses::Pauses;
+use crate::pauses::{LONGEST_OF_STORE, Pauses};
 use crate::runtime::{BoxFuture, Moment};
 
 /// How many executions a claim takes while there may be suspects. Not one: of these, the least
@@ -57,10 +57,6 @@ struct Dispatcher {
 
 /// How long to wait before the store is asked again for executions that it believes not to be due.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// The longest pause after a claim that failed, whatever it failed for: nothing begins before the
-/// next one.
-const FAILED_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 fn never() -> BoxFuture<()> {
     Box::pin(std::future::pending())
@@ -240,12 +236,13 @@ impl Dispatcher {
         }
     }
 
-    /// Puts the next claim off. The log has one warning for failures in a row.
+    /// Puts the next claim off, but never for long, because nothing begins before it. The log has
+    /// one warning for failures in a row.
     fn failed(&mut self, error: &Error) {
         if self.failures.is_first() {
             tracing::warn!(%error, "a claim did not go through; it is tried again");
         }
         self.claim_after =
-            self.engine.runtime.moment().after(self.failures.next(error).min(FAILED_PAUSE_MAX));
+            self.engine.runtime.moment().after(self.failures.next(error).min(LONGEST_OF_STORE));
     }
 }

@@ -206,11 +206,11 @@ impl Inner {
     pub(crate) async fn replace_session(&self, gone: SessionId) -> Result<(), Error> {
         let _turn = self.registering.lock().await;
         if self.session() == gone {
+            self.register().await?;
             let worker = self.options.worker_name.as_str();
             if !planted(Bug::SessionLossUnlogged) {
-                tracing::warn!(session = %gone, worker, "the session was lost, and with it every lease; a new one is registered");
+                tracing::warn!(session = %gone, worker, "the session was lost, and with it every lease; a new one was registered");
             }
-            self.register().await?;
             self.kick.notify_one();
         }
         Ok(())

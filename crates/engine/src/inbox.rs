@@ -114,6 +114,11 @@ pub(crate) struct Inbox {
     /// The others, the last read one at the end. Only the last ones are kept: a chain of runs may
     /// go on for years.
     read: VecDeque<MessageId>,
+    /// How many read messages were forgotten, how many were there or forgotten when the last commit
+    /// was sent, and how many of those the store knows to be read.
+    forgotten_count: usize,
+    sent_count: usize,
+    durable_count: usize,
     last_number: u64,
     /// How many bytes of their contents are kept, and how many may be.
     kept_bytes: usize,
@@ -179,6 +184,9 @@ impl Inbox {
             known: HashMap::new(),
             unread: BTreeMap::new(),
             read: VecDeque::new(),
+            forgotten_count: 0,
+            sent_count: 0,
+            durable_count: 0,
             last_number: 0,
             kept_bytes: 0,
             kept_bytes_max,
@@ -278,7 +286,6 @@ impl Inbox {
         if let Some(unread) = self.known.get(id).and_then(|number| self.unread.remove(number)) {
             self.kept_bytes -= unread.kept_bytes;
             self.read.push_back(unread.id);
-            self.forget_read();
         }
         // The code that wanted it no longer does, and soon it is nowhere to be found.
         let is_wanted = self.fetching.as_ref().is_some_and(|fetching| fetching.id == *id);
@@ -376,17 +383,26 @@ impl Inbox {
         Ok(())
     }
 
-    /// Forgets the message that was read longest ago, if there are many. A page or a notice that is
-    /// on its way may still have the others: the store knows that they were read only after the
-    /// commit.
-    fn forget_read(&mut self) {
-        if self.read.len() <= READ_COUNT_MAX {
+    /// Notes that a commit with all messages that were read so far is on its way.
+    pub(crate) fn sent(&mut self) {
+        self.sent_count = self.forgotten_count + self.read.len();
+    }
+
+    /// Notes that the commit is durable, and forgets the messages that were read longest ago, if
+    /// there are many. A page of the time before the commit, or a notice, may still have the
+    /// others.
+    pub(crate) fn committed(&mut self) {
+        self.durable_count = self.sent_count;
+        if self.read.len() <= READ_COUNT_MAX || !self.is_complete() {
             return;
         }
         let kept_count = if planted(Bug::ReadForgotten) { 0 } else { READ_COUNT_MAX };
-        for id in self.read.drain(..self.read.len() - kept_count) {
+        let known_count = self.durable_count - self.forgotten_count;
+        let count = (self.read.len() - kept_count).min(known_count);
+        for id in self.read.drain(..count) {
             self.known.remove(&id);
         }
+        self.forgotten_count += count;
     }
 
     fn read(&mut self, read: InboxRead) {
@@ -521,11 +537,41 @@ mod tests {
             arrive(&mut inbox, nth);
             let letter = inbox.next().expect("it has come");
             inbox.consume(&letter.message.id);
+            inbox.sent();
+            inbox.committed();
             assert!(inbox.known.len() <= READ_COUNT_MAX, "old ones are forgotten");
             arrive(&mut inbox, nth);
             arrive(&mut inbox, nth.saturating_sub(ARRIVAL_COUNT_MAX));
             assert!(inbox.next().is_none(), "{nth}");
         }
+    }
+
+    /// The store has them all unread, and a page brings them again.
+    #[test]
+    fn a_message_whose_commit_is_not_durable_is_no_news() {
+        let (_sim, mut inbox) = inbox(&[]);
+        let arrive = |inbox: &mut Inbox, nth: usize| {
+            let message =
+                message(&nth.to_string(), Body::Signal { name: name("s"), payload: Payload::from("") });
+            inbox.arrive(vec![Arrival::Message { epoch: EPOCH, message, previous: None }]);
+        };
+        let count = READ_COUNT_MAX + 2_000;
+        for nth in 0..count {
+            arrive(&mut inbox, nth);
+            let letter = inbox.next().expect("it has come");
+            inbox.consume(&letter.message.id);
+            if nth == 100 {
+                inbox.sent();
+            }
+        }
+        (0..count).for_each(|nth| arrive(&mut inbox, nth));
+        assert!(inbox.next().is_none());
+        inbox.committed();
+        (101..count).for_each(|nth| arrive(&mut inbox, nth));
+        assert!(inbox.next().is_none(), "the first commit had 101 of them");
+        inbox.sent();
+        inbox.committed();
+        assert_eq!(inbox.known.len(), READ_COUNT_MAX);
     }
 
     #[test]

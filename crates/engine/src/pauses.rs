@@ -7,7 +7,7 @@ use abide_store::Error;
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(60);
 /// The longest pause while the store itself fails: everything goes on soon after it works again.
-const LONGEST_OF_STORE: Duration = Duration::from_secs(2);
+pub(crate) const LONGEST_OF_STORE: Duration = Duration::from_secs(2);
 
 /// Returns the pause after so many failures in a row: each is twice as long as the one before it,
 /// up to a minute.

@@ -229,6 +229,7 @@ impl Seat {
     fn flushed(&mut self, flushed: Flushed) -> Seated {
         match flushed {
             Flushed::Committed { committed, is_alone } => {
+                self.inbox.committed();
                 self.engine.adopt(committed.born);
                 // Only now: a death after others came in must not be found beside the mark.
                 if !is_alone && self.engine.is_shut() {
@@ -529,6 +530,7 @@ impl Seat {
         // A commit that creates work for others is no longer alone.
         let alone = self.ledger.has_little_news() && self.engine.is_alone();
         let terms = Terms { summary, hold: leave.hold, born_slots: self.engine.free_slots(), alone };
+        self.inbox.sent();
         self.ledger.flush(terms);
         self.closing = leave.end.map(Box::new);
     }
@@ -544,6 +546,7 @@ impl Seat {
         let sites = self.sites.take();
         let summary = Summary { sites, ..self.execution().summary(waiting) };
         let alone = self.engine.is_alone();
+        self.inbox.sent();
         self.ledger.transact(Terms { summary, hold: Hold::Keep, born_slots: 0, alone }, transaction);
     }
 

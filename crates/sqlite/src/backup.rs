@@ -67,7 +67,7 @@ fn copy(
         return Err(OpenError::Exists(to.to_owned()));
     }
     // SQLite would also apply a journal of another database, which it writes when it makes a file.
-    schema::check_log(to, &["-wal", "-journal"])?;
+    schema::check_log(to, &["-wal", "-shm", "-journal"])?;
     partial::remove_leftovers(to);
     let partial = Partial::create(to).map_err(|error| unusable(to, error))?;
     let copied = copy_pages(source, &partial.path, finish)

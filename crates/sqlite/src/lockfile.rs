@@ -110,10 +110,12 @@ pub(crate) fn is_any_held(database: &Path, own: &[SessionId]) -> bool {
 /// one would make us look like the session's process to others who try at the same moment. A reader
 /// that may not write can take it too.
 fn probe(database: &Path, session: SessionId) -> io::Result<Result<(), TryLockError>> {
-    let file = OpenOptions::new().read(true).open(path_of(database, session))?;
-    if !file.metadata()?.is_file() {
+    let path = path_of(database, session);
+    // To open something else, such as a pipe, could wait for ever.
+    if !std::fs::metadata(&path)?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
+    let file = OpenOptions::new().read(true).open(path)?;
     Ok(file.try_lock_shared())
 }
 

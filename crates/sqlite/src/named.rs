@@ -120,7 +120,9 @@ fn name_count(_: &Path) -> u64 {
 
 /// Whether a file system is mounted at the file itself. False where the system does not say.
 fn is_mounted(path: &Path) -> bool {
-    std::fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| has_mount(&mounts, path))
+    // Names of mounts need not be UTF-8. One that is not is some other place's.
+    let mounts = std::fs::read("/proc/self/mountinfo");
+    mounts.is_ok_and(|mounts| has_mount(&String::from_utf8_lossy(&mounts), path))
 }
 
 fn has_mount(mounts: &str, path: &Path) -> bool {

@@ -42,12 +42,6 @@ pub(crate) fn check_library(found: i32) -> Result<(), OpenError> {
 pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<StepConnection, OpenError> {
     check_library(rusqlite::version_number())?;
     check_path(path)?;
-    check_log(path, &["-wal"])?;
-    if named::check_only_name(path).is_err() {
-        // A process that died when it published a copy leaves a second name.
-        partial::remove_leftovers(path);
-        named::check_only_name(path)?;
-    }
     // SQLite would open it, and complain only at the first write.
     if path.metadata().is_ok_and(|file| file.permissions().readonly()) {
         return Err(OpenError::ReadOnly(path.to_owned()));
@@ -192,9 +186,19 @@ fn is_loop(path: &Path) -> bool {
     std::fs::metadata(path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
 }
 
+/// Refuses a file whose neighbours, or whose names, would lose commits.
+pub(crate) fn check_place(path: &Path) -> Result<(), OpenError> {
+    check_log(path, &["-wal", "-shm"])?;
+    if named::check_only_name(path).is_err() {
+        // A process that died when it published a copy leaves a second name.
+        partial::remove_leftovers(path);
+    }
+    named::check_only_name(path)
+}
+
 /// Refuses a log whose database is not there: opening the name, or giving it to another file, would
-/// lose the commits in the log, or mix them with those of the other file. The names of logs end
-/// with one of `ends`.
+/// lose the commits in the log, or mix them with those of the other file. The names of the logs and
+/// of their indexes end with one of `ends`.
 pub(crate) fn check_log(path: &Path, ends: &[&str]) -> Result<(), OpenError> {
     let has_bytes = |path: &Path| path.metadata().is_ok_and(|found| found.len() > 0);
     let is_log = |end: &&str| has_bytes(&beside(path, end));

@@ -26,8 +26,9 @@ const ROOM_BYTES_MIN: u64 = 64 << 10;
 /// The latest troubles of the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Troubles {
-    /// Whether the last write failed: a check without a lock after each write.
-    is_failing: AtomicBool,
+    /// Whether the last write failed, or waits for another process: a check without a lock after
+    /// each write.
+    is_noted: AtomicBool,
     known: Mutex<Known>,
 }
 
@@ -72,6 +73,7 @@ impl Troubles {
         let since = known.busy.filter(|busy| !is_other(busy)).map_or(moment, |busy| busy.since);
         known.busy = Some(Busy { since, last: moment });
         drop(known);
+        self.is_noted.store(true, Ordering::Relaxed);
         if moment.since(since) >= BUSY_AFTER && !planted(Bug::BusyUntold) {
             self.failed(failure, (now, moment));
         }
@@ -96,7 +98,7 @@ impl Troubles {
             }
         };
         known.failing = Some(Failing { since, complaint, last: moment, is_last: true });
-        self.is_failing.store(true, Ordering::Relaxed);
+        self.is_noted.store(true, Ordering::Relaxed);
     }
 
     /// Records that the file is lost: nothing will be written any more.
@@ -107,11 +109,11 @@ impl Troubles {
 
     /// Records a written transaction.
     pub(crate) fn written(&self) {
-        if self.is_failing.load(Ordering::Relaxed) {
-            self.is_failing.store(false, Ordering::Relaxed);
+        if self.is_noted.load(Ordering::Relaxed) {
+            self.is_noted.store(false, Ordering::Relaxed);
             let mut known = self.lock();
             known.busy = None;
-            if let Some(failing) = &mut known.failing {
+            if let Some(failing) = known.failing.as_mut().filter(|failing| failing.is_last) {
                 failing.is_last = false;
                 tracing::info!("writes to the store succeed again");
             }
@@ -284,6 +286,19 @@ mod tests {
     fn other_processes_are_told_when_they_keep_the_writer_waiting_for_a_second() {
         let (troubles, began) = (Troubles::default(), Moment::now());
         let failure = BatchFailure { meaning: Meaning::Busy, complaint: "database is locked".to_owned() };
+        let at = |millis: u64| {
+            (Timestamp::from_millis(millis.cast_signed()), began.after(Duration::from_millis(millis)))
+        };
+        let told = |millis| {
+            troubles.busy(&failure, at(millis));
+            troubles.told(at(millis).1).is_some()
+        };
+        // Each lets the writer write again.
+        for millis in (0..60_000).step_by(300) {
+            assert!(!told(millis), "{millis}");
+            troubles.written();
+        }
+        let (troubles, began) = (Troubles::default(), began.after(Duration::from_secs(60)));
         let at = |millis: u64| {
             (Timestamp::from_millis(millis.cast_signed()), began.after(Duration::from_millis(millis)))
         };
