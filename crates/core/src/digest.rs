@@ -39,47 +39,57 @@ impl Digest {
 
 /// The leases of one session, as one side sees them.
 ///
-/// A lease takes part from the second heartbeat after it was granted: the answer that brings a
-/// younger one may still be on its way.
+/// A lease younger than two heartbeats takes no part: the answer that brings it may still be on its
+/// way. So it takes part from the third heartbeat after it was granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     beat_count: u64,
     old: Digest,
-    /// The leases granted since the last heartbeat.
+    /// The leases granted between the last two heartbeats.
     young: Digest,
+    /// The leases granted since the last heartbeat.
+    newest: Digest,
 }
 
 impl Tally {
-    /// Returns the tally of a session after this many heartbeats, the last of them before any of
-    /// `old` was looked at.
-    pub fn of(old: Digest, beat_count: u64) -> Self {
-        Self { beat_count, old, young: Digest::default() }
+    /// Returns a tally in which all of these leases are old, the last of them granted after this
+    /// many heartbeats.
+    pub fn of(old: Digest, last_beat: u64) -> Self {
+        Self { beat_count: last_beat + 2, old, ..Self::default() }
     }
 
     /// Adds a granted lease. Returns the number of heartbeats so far, which is to be kept with the
     /// lease.
     pub fn give(&mut self, key: u64, epoch: Epoch) -> u64 {
-        self.young = self.young.plus(Digest::of(key, epoch));
+        self.newest = self.newest.plus(Digest::of(key, epoch));
         self.beat_count
     }
 
     /// Takes away a lease that is over, and that was granted after this many heartbeats.
     pub fn end(&mut self, key: u64, epoch: Epoch, given_beat: u64) {
-        let part = if given_beat == self.beat_count { &mut self.young } else { &mut self.old };
+        let part = match self.beat_count.saturating_sub(given_beat) {
+            0 => &mut self.newest,
+            1 => &mut self.young,
+            _ => &mut self.old,
+        };
         *part = part.minus(Digest::of(key, epoch));
     }
 
-    /// Returns the number of heartbeats so far. A lease granted after as many is young.
+    /// Returns the number of heartbeats so far.
     pub fn beat_count(&self) -> u64 {
         self.beat_count
     }
 
-    /// Counts the next heartbeat, and returns the digest to compare in it. The leases that are
-    /// young now take part from the next one on.
+    /// Returns the first heartbeat whose leases are too young for the next one.
+    pub fn young_from(&self) -> u64 {
+        self.beat_count.saturating_sub(1)
+    }
+
+    /// Counts the next heartbeat, and returns the digest to compare in it.
     pub fn beat(&mut self) -> Digest {
         let told = self.old;
         self.old = told.plus(self.young);
-        self.young = Digest::default();
+        self.young = std::mem::take(&mut self.newest);
         self.beat_count += 1;
         told
     }
@@ -125,11 +135,15 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_takes_part_from_the_second_heartbeat_on() {
+    fn a_lease_takes_part_from_the_third_heartbeat_on() {
         let mut tally = Tally::default();
         assert_eq!(tally.give(7, Epoch(1)), 0);
+        assert_eq!(tally.young_from(), 0);
         assert_eq!(tally.beat(), Digest::default(), "it is too young");
         assert_eq!(tally.give(8, Epoch(3)), 1);
+        assert_eq!(tally.young_from(), 0);
+        assert_eq!(tally.beat(), Digest::default(), "it is younger than two heartbeats");
+        assert_eq!(tally.young_from(), 1);
         assert_eq!(tally.beat(), sum(&[(7, 1)]));
         assert_eq!(tally.beat(), sum(&[(7, 1), (8, 3)]));
         tally.end(7, Epoch(1), 0);
@@ -137,15 +151,24 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_young_leaves_no_trace() {
-        let mut tally = Tally::default();
-        let before = tally;
-        let beat = tally.give(7, Epoch(1));
-        tally.end(7, Epoch(1), beat);
-        assert_eq!(tally, before);
-        let beat = tally.give(8, Epoch(1));
-        tally.beat();
-        tally.end(8, Epoch(1), beat);
-        assert_eq!(tally.beat(), Digest::default());
+    fn a_lease_that_ends_leaves_no_trace() {
+        for age in 0..4 {
+            let (mut tally, mut empty) = (Tally::default(), Tally::default());
+            let beat = tally.give(7, Epoch(1));
+            for _ in 0..age {
+                tally.beat();
+                empty.beat();
+            }
+            tally.end(7, Epoch(1), beat);
+            assert_eq!(tally, empty, "after {age} heartbeats");
+        }
+    }
+
+    #[test]
+    fn a_tally_of_known_leases_takes_all_of_them_for_old() {
+        let mut tally = Tally::of(sum(&[(7, 1), (8, 3)]), 5);
+        assert_eq!(tally.young_from(), 6);
+        tally.end(8, Epoch(3), 5);
+        assert_eq!(tally.beat(), sum(&[(7, 1)]));
     }
 }

@@ -449,15 +449,18 @@ mod tests {
         let of = |epoch| Digest::of(KEY.0, Epoch(epoch));
         let (mailbox, _) = enter(&mut residents, 3, Source::Told);
         assert_eq!(residents.beat(), (SessionId(1), Digest::default()));
+        assert_eq!(residents.beat().1, Digest::default());
         assert_eq!(residents.beat(), (SessionId(1), of(3)));
         let caretaker = Arc::default();
         residents.replace(&leased(4), &caretaker, Source::Told);
+        assert_eq!(residents.beat().1, Digest::default());
         assert_eq!(residents.beat().1, Digest::default());
         assert_eq!(residents.beat().1, of(4));
         residents.begin_session(SessionId(2));
         assert_eq!(residents.leave(KEY, &mailbox), Departure::OfAnother);
         assert_eq!(residents.leave(KEY, &caretaker), Departure::Vacant);
         assert_eq!(residents.beat(), (SessionId(2), Digest::default()));
+        assert_eq!(residents.beat().1, Digest::default());
         assert_eq!(residents.beat().1, Digest::default());
     }
 }

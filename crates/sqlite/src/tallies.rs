@@ -138,10 +138,10 @@ pub(crate) fn counted(
 ) -> rusqlite::Result<(Tally, newborns::OfSession)> {
     let mut statement = connection.prepare_cached(sql::SESSION_LEASES_AFTER)?;
     let mut rows = statement.query([place::held(session), -1, -1, -1])?;
-    let (mut old, mut beat_count) = (taken, 0);
+    let (mut old, mut last_beat) = (taken, 0);
     let mut count = |key, epoch, beat| {
         old = old.plus(Digest::of(unsigned(key), epoch));
-        beat_count = beat_count.max(beat + 1);
+        last_beat = last_beat.max(beat);
     };
     while let Some(row) = rows.next()? {
         // An unreadable lease belongs to nobody.
@@ -154,7 +154,7 @@ pub(crate) fn counted(
         newborns.insert(key, lease.map_or(0, |(_, beat)| beat));
         lease.into_iter().for_each(|(epoch, beat)| count(key, epoch, beat));
     }
-    Ok((Tally::of(old, beat_count), newborns))
+    Ok((Tally::of(old, last_beat), newborns))
 }
 
 impl Batch<'_> {

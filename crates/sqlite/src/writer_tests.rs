@@ -149,6 +149,7 @@ fn what_is_held_is_counted_anew_after_a_commit_of_unknown_outcome() {
     believed.give(leased[0].key.0, leased[0].lease.epoch);
     beat(&mut believed);
     beat(&mut believed);
+    beat(&mut believed);
     let Heartbeat::Refreshed { leases, .. } = beat(&mut believed) else { panic!("it lives") };
     assert_eq!(leases, Agreement::Agreed);
 }

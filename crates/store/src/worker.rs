@@ -66,10 +66,10 @@ pub enum Agreement {
     /// They agree, or the session sent no digest.
     Agreed,
     /// They differ, or differed when the heartbeat was sent: a lease that was released at that
-    /// moment makes a difference too. Look at the [leases](crate::View::leases) granted before this
-    /// heartbeat; later ones are too young.
+    /// moment makes a difference too. Look at the [leases](crate::View::leases) of the session.
     Differs {
-        /// The number of that heartbeat, as in [`HeldLease::given_beat`].
+        /// Leases granted from this heartbeat on ([`HeldLease::given_beat`]) are too young to be
+        /// missed.
         young_from: u64,
     },
 }

@@ -139,7 +139,7 @@ fn compare(
         batch.tallies.open(session, counted);
     }
     let Some(tally) = batch.tallies.of(session) else { return Ok(Agreement::Agreed) };
-    let young_from = tally.beat_count();
+    let young_from = tally.young_from();
     let held = tally.beat().minus(taken);
     let beat_count = tally.beat_count();
     batch.settle_old(session, beat_count)?;

@@ -13,7 +13,7 @@ use abide_store::{Agreement, Aside, Claim, CommitOutcome, Store, Unreadable};
 
 use crate::aside::with_status;
 use crate::fixture::{Fixture, Held, Seat, complete, look, message, signal, start, step, submit, worker};
-use crate::heartbeats::believe;
+use crate::heartbeats::{believe, while_young};
 
 const JOURNAL: &str = "UPDATE abide_journal SET body = x'00' WHERE execution = 1";
 
@@ -31,7 +31,7 @@ fn what_its_holder_has_set_aside_is_neither_counted_nor_written_any_longer() {
     let seat = fixture.seat(&store);
     let (mut bad, kept) = (seat.born("bad"), seat.born("kept"));
     seat.record(&mut bad, vec![step(1)]);
-    believe(&seat, &[]);
+    while_young(&seat);
     assert_eq!(believe(&seat, &[&bad, &kept]), Agreement::Agreed);
     block_on(store.set_aside(aside(&bad))).expect("it is set aside");
     assert_eq!(believe(&seat, &[&kept]), Agreement::Agreed);
@@ -46,7 +46,7 @@ fn what_another_process_has_set_aside_is_lost_to_its_holder() {
     let (one, two) = (fixture.open(), fixture.open());
     let (seat, mut caretaker) = (fixture.seat(&one), fixture.seat(&two));
     let (mut bad, kept) = (seat.born("bad"), seat.born("kept"));
-    believe(&seat, &[]);
+    while_young(&seat);
     assert_eq!(believe(&seat, &[&bad, &kept]), Agreement::Agreed);
     let terminate = Body::Terminate { reason: String::new() };
     submit(&two, vec![message("end", "bad", terminate)]).expect("it is taken");

@@ -83,7 +83,7 @@ impl MemoryState {
                 let leases = match beat.digest {
                     None => Agreement::Agreed,
                     Some(believed) => {
-                        let young_from = found.tally.beat_count();
+                        let young_from = found.tally.young_from();
                         let held = found.tally.beat();
                         assert_eq!(held, old.unwrap_or(held), "session {} is counted", beat.session);
                         if held == believed { Agreement::Agreed } else { Agreement::Differs { young_from } }
@@ -99,7 +99,7 @@ impl MemoryState {
     fn old_leases(&self, session: SessionId) -> Digest {
         let Some(found) = self.sessions.get(&session) else { return Digest::default() };
         let rows = found.held.iter().map(|key| self.row(*key));
-        let old = rows.filter(|row| row.given_beat < found.tally.beat_count());
+        let old = rows.filter(|row| row.given_beat < found.tally.young_from());
         old.fold(Digest::default(), |sum, row| sum.plus(Digest::of(row.key.0, row.lease.epoch)))
     }
 
