@@ -17,6 +17,7 @@ use abide_core::planted::{Bug, planted};
 use abide_core::{Body, Epoch, Execution, Message, MessageId};
 use abide_store::{Error, ExecutionKey, InboxCursor, InboxPage, InboxRead, Store};
 
+use crate::read_mail::ReadMail;
 use crate::reading::Reading;
 use crate::runtime::Runtime;
 
@@ -36,10 +37,6 @@ const ARRIVAL_COUNT_MAX: usize = 1_024;
 
 /// The most bytes that the messages among them carry, unless a single one carries more.
 const ARRIVAL_BYTES_MAX: usize = 1 << 20;
-
-/// The most ids of read messages that are kept: more than one page, the notices that wait and one
-/// commit have together.
-const READ_COUNT_MAX: usize = 10_000;
 
 /// The news for an execution until it listens. Many arrivals, or large ones, become one that has
 /// the inbox read.
@@ -111,14 +108,8 @@ pub(crate) struct Inbox {
     known: HashMap<MessageId, u64>,
     /// Those of them that were not read for good, whether the driver has looked at them or not.
     unread: BTreeMap<u64, Unread>,
-    /// The others, the last read one at the end. Only the last ones are kept: a chain of runs may
-    /// go on for years.
-    read: VecDeque<MessageId>,
-    /// How many read messages were forgotten, how many were there or forgotten when the last commit
-    /// was sent, and how many of those the store knows to be read.
-    forgotten_count: usize,
-    sent_count: usize,
-    durable_count: usize,
+    /// The others, as far as they are not forgotten.
+    read: ReadMail,
     last_number: u64,
     /// How many bytes of their contents are kept, and how many may be.
     kept_bytes: usize,
@@ -183,10 +174,7 @@ impl Inbox {
             mail: VecDeque::new(),
             known: HashMap::new(),
             unread: BTreeMap::new(),
-            read: VecDeque::new(),
-            forgotten_count: 0,
-            sent_count: 0,
-            durable_count: 0,
+            read: ReadMail::default(),
             last_number: 0,
             kept_bytes: 0,
             kept_bytes_max,
@@ -285,7 +273,7 @@ impl Inbox {
     pub(crate) fn consume(&mut self, id: &MessageId) {
         if let Some(unread) = self.known.get(id).and_then(|number| self.unread.remove(number)) {
             self.kept_bytes -= unread.kept_bytes;
-            self.read.push_back(unread.id);
+            self.read.add(unread.id);
         }
         // The code that wanted it no longer does, and soon it is nowhere to be found.
         let is_wanted = self.fetching.as_ref().is_some_and(|fetching| fetching.id == *id);
@@ -385,27 +373,18 @@ impl Inbox {
 
     /// Notes that a commit with all messages that were read so far is on its way.
     pub(crate) fn sent(&mut self) {
-        self.sent_count = self.forgotten_count + self.read.len();
+        self.read.sent();
     }
 
-    /// Notes that the commit is durable, and forgets the messages that were read longest ago, if
-    /// there are many. A page of the time before the commit, or a notice, may still have the
-    /// others.
+    /// Notes that the commit is durable, and forgets the messages that nobody can bring again.
     pub(crate) fn committed(&mut self) {
-        self.durable_count = self.sent_count;
-        if self.read.len() <= READ_COUNT_MAX || !self.is_complete() {
-            return;
-        }
-        let kept_count = if planted(Bug::ReadForgotten) { 0 } else { READ_COUNT_MAX };
-        let known_count = self.durable_count - self.forgotten_count;
-        let count = (self.read.len() - kept_count).min(known_count);
-        for id in self.read.drain(..count) {
+        for id in self.read.committed(self.reading.is_some()) {
             self.known.remove(&id);
         }
-        self.forgotten_count += count;
     }
 
     fn read(&mut self, read: InboxRead) {
+        self.read.page_requested();
         self.reading = Some(page_reading(&*self.store, read));
     }
 
@@ -442,6 +421,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::read_mail::READ_COUNT_MAX;
     use crate::sim::Sim;
     use abide_core::{Address, Body, Bounds, By, ExecutionId, Name, Namespace, Payload};
     use abide_store::faults::{Fault, FaultyStore};

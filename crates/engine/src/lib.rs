@@ -35,6 +35,7 @@ pub mod panics;
 mod pauses;
 mod presence;
 mod quarantine;
+mod read_mail;
 mod reading;
 mod reconcile;
 mod recover;
