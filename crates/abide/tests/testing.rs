@@ -409,6 +409,50 @@ fn the_end_of_what_was_terminated_is_not_compared() {
     }
 }
 
+#[workflow]
+async fn tidies_up(ctx: Ctx, _: ()) -> Result<u32> {
+    let _: Result<u32> = ctx.recv("go").await;
+    ctx.shield(async { ctx.sleep(hours(1)).named("tidy up").await }).await?;
+    Ok(7)
+}
+
+/// Its code saw the cancellation, and was still busy when somebody lost patience.
+#[test]
+fn the_end_of_what_was_cancelled_and_then_terminated_is_not_compared() {
+    for reason in ["enough", ""] {
+        let history = run(async move |abide: Abide| {
+            let handle = abide.start(tidies_up, ()).id("v-1").await.unwrap();
+            abide.run(sleeps, secs(1)).await.unwrap();
+            handle.cancel("").await.unwrap();
+            abide.run(sleeps, secs(1)).await.unwrap();
+            handle.terminate(reason).await.unwrap();
+            handle.result().await.unwrap_err();
+            exported(&abide).await
+        });
+        replay(history).assert_fits();
+    }
+}
+
+struct IsMended(bool);
+
+#[workflow]
+async fn mended(ctx: Ctx, _: ()) -> Result<f64> {
+    Ok(if ctx.state::<IsMended>().0 { 7.0 } else { f64::NAN })
+}
+
+/// Nobody could show the deadline to its code.
+#[test]
+fn a_deadline_that_passed_during_a_block_is_not_compared() {
+    let history = Test::new().state(IsMended(false)).run(async |abide: Abide| {
+        let handle = abide.start(mended, ()).id("v-1").deadline(secs(60)).await.unwrap();
+        abide.run(sleeps, hours(1)).await.unwrap();
+        let error = handle.result().await.unwrap_err();
+        assert!(error.to_string().contains("the deadline"), "{error}");
+        exported(&abide).await
+    });
+    Test::new().state(IsMended(true)).replay(history).assert_fits();
+}
+
 #[test]
 fn a_replay_compares_the_whole_end() {
     let replayed = |before: End, after: End| {

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Entry, Epoch, Event, Execution, Kind, Op, OpKind, Start, Version};
+use abide_core::{Command, Entry, Epoch, Event, Execution, Kind, Op, OpKind, Phase, Start, Version};
 use abide_engine::sim::Sim;
 use abide_store::{Clock, Commit, Import, Record};
 
@@ -179,8 +179,8 @@ impl Part {
     /// Returns a run up to the last entry after which its code could still continue.
     fn of(history: &History, count: usize) -> Self {
         let mut entries = history.runs[count - 1].clone();
-        let end = entries.last().map(|entry| canonical(entry.event.clone())).filter(Event::is_terminal);
-        let end = end.filter(|end| !is_made_by_others(end, &entries));
+        let end = entries.last().filter(|_| !is_made_by_others(history, &entries));
+        let end = end.map(|entry| canonical(entry.event.clone())).filter(Event::is_terminal);
         let is_active = |entries: &[Entry]| {
             let folded = Execution::fold(history.address.clone(), 1, entries);
             folded.is_none_or(|execution| execution.phase().is_active())
@@ -263,6 +263,9 @@ impl Part {
         replay.differs = match (&self.end, &ended) {
             _ if replay.blocked.is_some() || planted(Bug::ReplayEndUncompared) => None,
             (Some(end), Some(ended)) if is_same_end(end, ended) => None,
+            // Code that had seen the cancellation, and still had something to do, did not make that
+            // end: somebody terminated it.
+            (Some(Event::Cancelled { .. }), Some(_)) if news.len() > 1 => None,
             (Some(end), Some(ended)) => {
                 let hidden = hidden_difference(end, ended).map(|difference| format!("; {difference}"));
                 let hidden = hidden.unwrap_or_default();
@@ -275,9 +278,17 @@ impl Part {
     }
 }
 
-/// Whether the end of a run was not made by its code: the run was terminated. Code that was
-/// cancelled has seen it, and ended the run itself.
-fn is_made_by_others(end: &Event, entries: &[Entry]) -> bool {
-    let is_request = |entry: &Entry| matches!(entry.event, Event::CancelRequested { .. });
-    matches!(end, Event::Cancelled { .. }) && !entries.iter().any(is_request)
+/// Whether the last entry of a run is an end that its code did not make: the run was terminated, or
+/// cancelled or overdue when no code could see it.
+fn is_made_by_others(history: &History, entries: &[Entry]) -> bool {
+    let Some((end, before)) = entries.split_last() else { return false };
+    let Some(before) = Execution::fold(history.address.clone(), 1, before) else { return false };
+    match &end.event {
+        Event::Cancelled { .. } => !matches!(before.phase(), Phase::Cancelling { .. }),
+        Event::Failed(_) => {
+            let expired = before.decide(Command::ExpireDeadline, end.at);
+            expired.is_ok_and(|decision| decision.events == [end.event.clone()])
+        }
+        _ => false,
+    }
 }
