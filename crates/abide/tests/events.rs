@@ -253,3 +253,29 @@ fn a_store_that_cannot_list_is_reported_once_for_each_need() {
     assert_eq!(counts.map(|message| log.count(Level::ERROR, message)), [1, 1, 2]);
     assert!(!log.says(Level::WARN, "what is blocked"));
 }
+
+#[test]
+fn heartbeats_that_fail_are_reported_once_and_again_when_they_succeed() {
+    let is_away = Arc::new(AtomicBool::new(false));
+    let away = is_away.clone();
+    let store = move |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
+            "heartbeat" if away.load(Ordering::Relaxed) => Fault::Unavailable,
+            _ => Fault::None,
+        })
+    };
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        Lab::run_on(1, store, async |lab| {
+            let _worker = lab.worker().await.unwrap();
+            for is_failing in [true, false, true, false] {
+                is_away.store(is_failing, Ordering::Relaxed);
+                lab.sleep(secs(9)).await;
+            }
+        });
+    });
+    let counts =
+        [(Level::WARN, "a heartbeat did not go through"), (Level::INFO, "heartbeats go through again")];
+    assert_eq!(counts.map(|(level, message)| log.count(level, message)), [2, 2]);
+    assert!(log.count(Level::DEBUG, "another heartbeat did not go through") > 10);
+}

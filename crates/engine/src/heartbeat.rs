@@ -31,7 +31,7 @@ async fn run(engine: Weak<Inner>, mut gone: oneshot::Receiver<()>) {
         return;
     };
     // Three beats fit into one life, so a lost one does no harm.
-    let mut pause = every;
+    let (mut pause, mut is_failing) = (every, false);
     loop {
         let is_deserted = tokio::select! {
             biased;
@@ -45,13 +45,22 @@ async fn run(engine: Weak<Inner>, mut gone: oneshot::Receiver<()>) {
         if engine.is_closing() && planted(Bug::HeartStopsAtShutdown) {
             return;
         }
-        pause = match beat(&engine).await {
-            Ok(()) => every,
-            Err(error) => {
-                tracing::warn!(%error, "a heartbeat did not go through");
-                (every / 10).max(Duration::from_millis(10))
-            }
-        };
+        let outcome = beat(&engine).await;
+        tell(&outcome, is_failing);
+        is_failing = outcome.is_err();
+        pause = if is_failing { (every / 10).max(Duration::from_millis(10)) } else { every };
+    }
+}
+
+/// Reports the first failure in a row, and its end: the others would only fill the log.
+fn tell(outcome: &abide_store::Result<()>, was_failing: bool) {
+    match outcome {
+        Ok(()) if was_failing => tracing::info!("heartbeats go through again"),
+        Ok(()) => {}
+        Err(error) if was_failing => tracing::debug!(%error, "another heartbeat did not go through"),
+        Err(error) => {
+            tracing::warn!(%error, "a heartbeat did not go through; it is repeated until one does");
+        }
     }
 }
 

@@ -12,6 +12,9 @@ use abide_store::{ExecutionKey, Trouble};
 use crate::error::{BatchFailure, Meaning};
 use crate::os::Moment;
 
+/// How long a failed write is reported. A worker with something to write tries again sooner; a
+/// client that has given up does not know whether the trouble is over.
+const TOLD_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How long a failed write is reported after another one has succeeded: a large transaction can
 /// fail for want of room beside small ones that fit.
 const TOLD_AFTER_SUCCESS: Duration = Duration::from_secs(5);
@@ -51,8 +54,17 @@ struct Failing {
     since: Timestamp,
     complaint: String,
     last: Moment,
-    /// Whether nothing has been written since.
-    is_last: bool,
+    outlook: Outlook,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// Nothing will be written any more.
+    Lost,
+    /// Nothing has been written since.
+    Failing,
+    /// Something has been written since.
+    Mended,
 }
 
 /// The running closure.
@@ -97,14 +109,14 @@ impl Troubles {
                 now
             }
         };
-        known.failing = Some(Failing { since, complaint, last: moment, is_last: true });
+        known.failing = Some(Failing { since, complaint, last: moment, outlook: Outlook::Failing });
         self.is_noted.store(true, Ordering::Relaxed);
     }
 
     /// Records that the file is lost: nothing will be written any more.
     pub(crate) fn lost(&self, complaint: String, (since, last): (Timestamp, Moment)) {
         tracing::error!("{complaint}");
-        self.lock().failing = Some(Failing { since, complaint, last, is_last: true });
+        self.lock().failing = Some(Failing { since, complaint, last, outlook: Outlook::Lost });
     }
 
     /// Records a written transaction.
@@ -113,8 +125,8 @@ impl Troubles {
             self.is_noted.store(false, Ordering::Relaxed);
             let mut known = self.lock();
             known.busy = None;
-            if let Some(failing) = known.failing.as_mut().filter(|failing| failing.is_last) {
-                failing.is_last = false;
+            if let Some(failing) = known.failing.as_mut().filter(|known| known.outlook == Outlook::Failing) {
+                failing.outlook = Outlook::Mended;
                 tracing::info!("writes to the store succeed again");
             }
         }
@@ -166,7 +178,12 @@ impl Troubles {
 
 impl Failing {
     fn is_told(&self, moment: Moment) -> bool {
-        self.is_last || moment.since(self.last) < TOLD_AFTER_SUCCESS
+        let told_for = match self.outlook {
+            Outlook::Lost => return true,
+            Outlook::Failing => TOLD_AFTER_FAILURE,
+            Outlook::Mended => TOLD_AFTER_SUCCESS,
+        };
+        moment.since(self.last) < told_for
     }
 }
 
@@ -216,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_is_told_until_another_one_has_been_written_for_a_while() {
+    fn a_failed_write_is_told_for_a_while_and_shorter_once_another_one_is_written() {
         let (troubles, began) = (Troubles::default(), Moment::now());
         let after = |secs| began.after(Duration::from_secs(secs));
         let at = |secs: i64| Timestamp::from_millis(secs * 1_000);
@@ -226,16 +243,20 @@ mod tests {
         };
         assert_eq!(told(0), None);
         troubles.failed(&full(), (at(1), after(1)));
-        assert_eq!(told(100), failing(1), "nothing has been written since");
-        troubles.failed(&full(), (at(100), after(100)));
+        assert_eq!(told(10), failing(1), "nothing has been written since");
+        troubles.failed(&full(), (at(10), after(10)));
         troubles.written();
-        assert_eq!(told(104), failing(1), "small ones fit");
-        troubles.failed(&full(), (at(104), after(104)));
-        assert_eq!(told(104), failing(1));
+        assert_eq!(told(14), failing(1), "small ones fit");
+        troubles.failed(&full(), (at(14), after(14)));
+        assert_eq!(told(14), failing(1));
         troubles.written();
-        assert_eq!(told(110), None);
+        assert_eq!(told(20), None);
         troubles.failed(&full(), (at(120), after(120)));
         assert_eq!(told(120), failing(120));
+        assert_eq!(told(130), None, "nobody has tried since");
+        troubles.lost("the file is lost".to_owned(), (at(131), after(131)));
+        troubles.written();
+        assert!(told(1_000_000).is_some(), "nothing will be written any more");
     }
 
     /// A log that keeps the level of each event.

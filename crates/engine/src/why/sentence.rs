@@ -504,7 +504,11 @@ fn who_reads(facts: &Facts) -> String {
         let is_terminate = |message: &Message| matches!(message.body, Body::Terminate { .. });
         let care_at = summary.care_at.filter(|_| inbox.messages.iter().any(is_terminate));
         if let Some(at) = care_at {
-            return format!(", which is applied without its holder from {} on", text::when(at, facts.now));
+            let from = match facts.has_caretaker() {
+                true => format!("from {} on", text::when(at, facts.now)),
+                false => "when a worker is live that takes more".to_owned(),
+            };
+            return format!(", which is applied without its holder {from}");
         }
         // Otherwise its holder would have read it.
         let is_unblock = |message: &Message| matches!(message.body, Body::Unblock { .. });

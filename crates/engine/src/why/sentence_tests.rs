@@ -366,6 +366,11 @@ fn an_order_says_who_applies_it() {
         &held,
         r#"workflow "x" is running step "spin", held by worker "w" (session 3); unread: terminate by ann, which is applied without its holder from 1970-01-01T00:01:42.000Z (in 2.0 s) on."#,
     );
+    held.workers[0].expires_at = at(50);
+    check(
+        &held,
+        r#"workflow "x" is held by worker "w" (session 3), which has given no sign of life and expired at 1970-01-01T00:00:50.000Z (50 s ago); no live worker can take it over: there is none; unread: terminate by ann, which is applied without its holder when a worker is live that takes more."#,
+    );
 }
 
 #[test]
