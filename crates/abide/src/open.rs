@@ -163,9 +163,9 @@ impl Builder {
         self
     }
 
-    /// Sets the most entries of one run's journal (`entry_count_max`, 10,000,000). An execution
-    /// that reaches the limit can end or continue as new; anything else blocks it, until a worker
-    /// with a higher limit starts.
+    /// Sets the most entries of one run's journal (`entry_count_max`, 10,000,000; at least 1). An
+    /// execution that reaches the limit can end or continue as new; anything else blocks it, until
+    /// a worker with a higher limit starts.
     pub fn entry_count_max(mut self, count: u64) -> Self {
         // A replay numbers entries with 32 bits, and blocking and unblocking an execution adds a
         // few entries beyond the limit.

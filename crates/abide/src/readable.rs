@@ -22,13 +22,13 @@ use abide_core::planted::{Bug, planted};
 /// A value that is written only if it can be read back.
 pub(crate) struct Readable<'a, T: ?Sized> {
     value: &'a T,
-    place: Place,
+    around: Around,
     fields: Fields,
 }
 
-/// The place of a value in the one around it.
+/// The kind of the value around a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Around {
     Any,
     /// The value of a `Some`.
     Option,
@@ -50,7 +50,7 @@ enum Fields {
 
 impl<'a, T: ?Sized> Readable<'a, T> {
     pub(crate) fn new(value: &'a T) -> Self {
-        Self { value, place: Place::Any, fields: Fields::All }
+        Self { value, around: Around::Any, fields: Fields::All }
     }
 
     /// The same without the fields that are `null`, for a comparison: nobody reads it.
@@ -61,15 +61,15 @@ impl<'a, T: ?Sized> Readable<'a, T> {
 
 impl<T: Serialize + ?Sized> Serialize for Readable<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { value, place, fields } = *self;
-        value.serialize(Checked { inner: serializer, place, fields })
+        let Self { value, around, fields } = *self;
+        value.serialize(Checked { inner: serializer, around, fields })
     }
 }
 
 impl Fields {
     /// Returns a part of a value whose fields are written like this.
     fn of<T: ?Sized>(self, value: &T) -> Readable<'_, T> {
-        Readable { value, place: Place::Any, fields: self }
+        Readable { value, around: Around::Any, fields: self }
     }
 
     fn leave_out<T: Serialize + ?Sized>(self, value: &T) -> bool {
@@ -93,7 +93,7 @@ impl io::Write for OnlyNull {
 /// The serializer itself.
 struct Checked<S> {
     inner: S,
-    place: Place,
+    around: Around,
     fields: Fields,
 }
 
@@ -101,7 +101,7 @@ impl<S: Serializer> Checked<S> {
     /// Returns the inner serializer for a value that is written as `null`, which must not stand
     /// inside of an option.
     fn for_null(self, what: &str) -> Result<S, S::Error> {
-        match self.place != Place::Any && !planted(Bug::SomeNoneRecorded) {
+        match self.around != Around::Any && !planted(Bug::SomeNoneRecorded) {
             true => Err(S::Error::custom(format_args!("Some({what}) would be read as None"))),
             false => Ok(self.inner),
         }
@@ -160,7 +160,7 @@ impl<S: Serializer> Serializer for Checked<S> {
     }
 
     fn serialize_str(self, text: &str) -> Result<S::Ok, S::Error> {
-        match self.place == Place::RawInOption && text == "null" {
+        match self.around == Around::RawInOption && text == "null" {
             true => self.for_null(text)?.serialize_str(text),
             false => self.inner.serialize_str(text),
         }
@@ -179,7 +179,7 @@ impl<S: Serializer> Serializer for Checked<S> {
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_some(&Readable { value, place: Place::Option, fields: self.fields })
+        self.inner.serialize_some(&Readable { value, around: Around::Option, fields: self.fields })
     }
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
@@ -188,8 +188,8 @@ impl<S: Serializer> Serializer for Checked<S> {
         value: &T,
     ) -> Result<S::Ok, S::Error> {
         // JSON has only the inner value.
-        let Self { inner, place, fields } = self;
-        inner.serialize_newtype_struct(name, &Readable { value, place, fields })
+        let Self { inner, around, fields } = self;
+        inner.serialize_newtype_struct(name, &Readable { value, around, fields })
     }
 
     fn serialize_unit_variant(
@@ -243,10 +243,10 @@ impl<S: Serializer> Serializer for Checked<S> {
     }
 
     fn serialize_struct(self, name: &'static str, length: usize) -> Result<Self::SerializeStruct, S::Error> {
-        let is_raw = self.place == Place::Option && name == RAW_VALUE;
-        let place = if is_raw { Place::RawInOption } else { Place::Any };
+        let is_raw = self.around == Around::Option && name == RAW_VALUE;
+        let around = if is_raw { Around::RawInOption } else { Around::Any };
         let inner = self.inner.serialize_struct(name, length)?;
-        Ok(Parts { inner, place, fields: self.fields })
+        Ok(Parts { inner, around, fields: self.fields })
     }
 
     fn serialize_struct_variant(
@@ -271,13 +271,13 @@ impl<S: Serializer> Serializer for Checked<S> {
 /// A compound value whose parts are checked one by one.
 struct Parts<S> {
     inner: S,
-    place: Place,
+    around: Around,
     fields: Fields,
 }
 
 impl<S> Parts<S> {
     fn of<E>(inner: Result<S, E>, fields: Fields) -> Result<Self, E> {
-        inner.map(|inner| Self { inner, place: Place::Any, fields })
+        inner.map(|inner| Self { inner, around: Around::Any, fields })
     }
 }
 
@@ -321,8 +321,8 @@ macro_rules! named_parts {
                 match self.fields.leave_out(value) {
                     true => self.inner.skip_field(name),
                     false => {
-                        let Self { place, fields, .. } = *self;
-                        self.inner.serialize_field(name, &Readable { value, place, fields })
+                        let Self { around, fields, .. } = *self;
+                        self.inner.serialize_field(name, &Readable { value, around, fields })
                     }
                 }
             }

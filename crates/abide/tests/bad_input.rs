@@ -262,6 +262,7 @@ async fn options_that_leave_nothing_to_do_are_refused() {
             "the payload_bytes_max is 0, but must be at least 4: even null has 4 bytes",
         ),
         (memory().session_ttl(ms(0)), "the session_ttl is 0 ms, but must be at least 50 ms"),
+        (memory().entry_count_max(0), "the entry_count_max is 0, but must be at least 1"),
         (memory().transaction_ms_max(0), "the transaction_ms_max is 0, but must be at least 1"),
         (
             memory().transaction_ms_max(5_001),

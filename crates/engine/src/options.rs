@@ -125,10 +125,11 @@ impl Options {
             return Err(format!("the session_ttl is {found}, but must be at least {min}"));
         }
         let bounds = [
-            ("execution_count_max", self.execution_count_max),
-            ("request_count_max", self.request_count_max),
+            ("execution_count_max", self.execution_count_max == 0),
+            ("request_count_max", self.request_count_max == 0),
+            ("entry_count_max", self.bounds.entry_count_max == 0),
         ];
-        match bounds.into_iter().find(|(_, count)| *count == 0) {
+        match bounds.into_iter().find(|(_, is_zero)| *is_zero) {
             Some((name, _)) => Err(format!("the {name} is 0, but must be at least 1")),
             None => Ok(()),
         }

@@ -23,7 +23,12 @@ pub enum OpenError {
     Exists(PathBuf),
     /// The file is missing or empty, and its log is not. SQLite would delete the log, or apply it
     /// to the next file of this name.
-    LogWithoutFile(PathBuf),
+    LogWithoutFile {
+        /// The file.
+        path: PathBuf,
+        /// Its log, or the index of its log.
+        log: PathBuf,
+    },
     /// The file has several names. The log and the locks lie beside the name by which it is opened,
     /// so that workers under two names would not know of each other.
     SeveralNames {
@@ -87,10 +92,17 @@ impl fmt::Display for OpenError {
             Self::MissingFolder(path) => write!(f, "{path:?}: the folder does not exist"),
             Self::MissingFile(path) => write!(f, "{path:?}: there is no such file"),
             Self::Exists(path) => write!(f, "{path:?}: the file exists and is not overwritten"),
-            Self::LogWithoutFile(path) => write!(
+            Self::LogWithoutFile { path, log } if log.as_os_str().as_encoded_bytes().ends_with(b"-shm") => {
+                write!(
+                    f,
+                    "{path:?}: the file is missing or empty, but the index of its log is there, {log:?}: \
+                     another process may have the file open; end that process, or move the index away"
+                )
+            }
+            Self::LogWithoutFile { path, log } => write!(
                 f,
-                "{path:?}: the file is missing or empty, but a log of it is there, with commits that may \
-                 be nowhere else: move the log to where the file is, or move it away"
+                "{path:?}: the file is missing or empty, but a log of it is there, {log:?}, with commits \
+                 that may be nowhere else: move the log to where the file is, or move it away"
             ),
             Self::SeveralNames { path, what } => write!(
                 f,

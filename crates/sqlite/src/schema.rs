@@ -187,13 +187,13 @@ fn is_loop(path: &Path) -> bool {
 }
 
 /// Refuses a file whose neighbours, or whose names, would lose commits.
-pub(crate) fn check_place(path: &Path) -> Result<(), OpenError> {
+pub(crate) fn check_file(path: &Path) -> Result<(), OpenError> {
     check_log(path, &["-wal", "-shm"])?;
-    if named::check_only_name(path).is_err() {
+    named::check_only_name(path).or_else(|_| {
         // A process that died when it published a copy leaves a second name.
         partial::remove_leftovers(path);
-    }
-    named::check_only_name(path)
+        named::check_only_name(path)
+    })
 }
 
 /// Refuses a log whose database is not there: opening the name, or giving it to another file, would
@@ -201,12 +201,13 @@ pub(crate) fn check_place(path: &Path) -> Result<(), OpenError> {
 /// of their indexes end with one of `ends`.
 pub(crate) fn check_log(path: &Path, ends: &[&str]) -> Result<(), OpenError> {
     let has_bytes = |path: &Path| path.metadata().is_ok_and(|found| found.len() > 0);
-    let is_log = |end: &&str| has_bytes(&beside(path, end));
     // The log is looked at first: a process that is about to make the file writes the log last.
-    if !planted(Bug::LogTakenOver) && ends.iter().any(is_log) && !has_bytes(path) {
-        return Err(OpenError::LogWithoutFile(path.to_owned()));
+    match ends.iter().map(|end| beside(path, end)).find(|log| has_bytes(log)) {
+        Some(log) if !has_bytes(path) && !planted(Bug::LogTakenOver) => {
+            Err(OpenError::LogWithoutFile { path: path.to_owned(), log })
+        }
+        Some(_) | None => Ok(()),
     }
-    Ok(())
 }
 
 /// Returns the name of a file that SQLite makes beside a database.

@@ -57,7 +57,7 @@ impl SqliteStore {
         if options.read_only {
             return Self::open_read_only(path, clock, options);
         }
-        schema::check_place(path)?;
+        schema::check_file(path)?;
         let connection = schema::open_writer(path, &options)?;
         inherited::settle(&connection.connection, path, &[])?;
         // The writer waits for other processes itself, because it knows since when its operations

@@ -17,7 +17,7 @@ use crate::rows::{Raw, Target};
 use crate::sql;
 
 /// The execution that a message belongs to.
-struct Home {
+struct Addressee {
     key: i64,
     message: Message,
 }
@@ -54,7 +54,7 @@ pub(super) fn bring_home(batch: &mut Batch<'_>, key: i64) -> Result<Vec<String>,
 }
 
 /// Returns the execution that a message belongs to, if it is stored under another.
-fn home(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<Option<Home>, Stop> {
+fn home(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<Option<Addressee>, Stop> {
     let stands: i64 = row.get(0)?;
     let interned = batch.caches.interned(batch.connection)?;
     let mut by_id = batch.connection.prepare_cached(sql::EXECUTION_KEY)?;
@@ -65,12 +65,12 @@ fn home(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<Option<Home>, Stop> {
         key.filter(|key| *key != stands)
     };
     let message = written_for(row, &mut whose);
-    Ok(message.zip(key).map(|(message, key)| Home { key, message }))
+    Ok(message.zip(key).map(|(message, key)| Addressee { key, message }))
 }
 
 /// Wakes an execution that gets a message late.
-fn wake(batch: &mut Batch<'_>, home: &Home) -> Result<(), Stop> {
-    let Home { key, message } = home;
+fn wake(batch: &mut Batch<'_>, home: &Addressee) -> Result<(), Stop> {
+    let Addressee { key, message } = home;
     batch.caches.inboxes.remove(key);
     batch.caches.targets.remove(key);
     let interned = batch.caches.interned(batch.connection)?;

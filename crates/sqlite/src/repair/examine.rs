@@ -169,7 +169,7 @@ fn check_execution(
     if folded.as_ref() != Some(&stored) {
         return Ok(Some("its state is not what its journal adds up to".to_owned()));
     }
-    if let Some(problem) = check_place(connection, &suspect)? {
+    if let Some(problem) = check_other_rows(connection, &suspect)? {
         return Ok(Some(problem));
     }
     let cared = (suspect.chain.key, suspect.care_at);
@@ -247,7 +247,7 @@ fn check_columns(
 }
 
 /// Returns the fault of its place, as far as other rows reveal it.
-fn check_place(connection: &Connection, suspect: &Suspect) -> Result<Option<String>, Stop> {
+fn check_other_rows(connection: &Connection, suspect: &Suspect) -> Result<Option<String>, Stop> {
     if let Some(session) = suspect.place.session()
         && !connection.prepare_cached(sql::SESSION_IS_LIVE)?.exists([integer(session.0)])?
     {

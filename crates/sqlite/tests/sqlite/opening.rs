@@ -286,7 +286,9 @@ fn what_is_not_to_be_created_is_refused_and_left_as_it_is() {
 /// apply it to any other file of this name.
 #[test]
 fn p2_a_log_without_its_file_is_neither_deleted_nor_applied_to_another() {
-    for end in ["-wal", "-shm", "-journal"] {
+    for (end, what) in
+        [("-wal", "a log of it"), ("-shm", "the index of its log"), ("-journal", "a log of it")]
+    {
         let fixture = Fixture::new();
         let store = fixture.open();
         submit(&store, vec![start("a")]).unwrap();
@@ -294,7 +296,8 @@ fn p2_a_log_without_its_file_is_neither_deleted_nor_applied_to_another() {
         let (moved, log) = (folder.join("moved.db"), folder.join(format!("moved.db{end}")));
         std::fs::copy(folder.join("abide.db-wal"), &log).unwrap();
         let size = log.metadata().unwrap().len();
-        let expected = r#""moved.db": the file is missing or empty, but a log of it is there"#;
+        let expected =
+            format!(r#""moved.db": the file is missing or empty, but {what} is there, "moved.db{end}""#);
         for is_empty in [false, true] {
             if is_empty {
                 std::fs::write(&moved, "").unwrap();
@@ -302,7 +305,7 @@ fn p2_a_log_without_its_file_is_neither_deleted_nor_applied_to_another() {
             // A journal is also there while another process makes the file.
             for create in [true, false].into_iter().filter(|_| end != "-journal") {
                 let said = complaint(&fixture, "moved.db", Options { create, ..Options::default() });
-                assert!(said.starts_with(expected), "{said}");
+                assert!(said.starts_with(&expected), "{said}");
             }
             assert!(end == "-journal" || moved.exists() == is_empty);
             assert_eq!(log.metadata().unwrap().len(), size);
@@ -312,7 +315,7 @@ fn p2_a_log_without_its_file_is_neither_deleted_nor_applied_to_another() {
         let copy = folder.join("copy.db");
         store.backup(&copy).unwrap();
         let said = SqliteStore::restore(&copy, &moved, &*fixture.clock).unwrap_err().to_string();
-        assert!(said.contains("a log of it is there") && !moved.exists(), "{said}");
+        assert!(said.contains(&format!("{what} is there")) && !moved.exists(), "{said}");
         std::fs::remove_file(&log).unwrap();
         SqliteStore::restore(&copy, &moved, &*fixture.clock).unwrap();
     }
