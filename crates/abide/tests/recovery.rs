@@ -12,7 +12,7 @@ use abide_store::memory::MemoryStore;
 use abide_store::{Clock, ExecutionKey, Store, Target};
 
 /// The time until a heartbeat misses a lease that no answer told of.
-const MISSED: Duration = Duration::from_secs(12);
+const MISSED: Duration = Duration::from_secs(17);
 
 #[workflow]
 async fn quick(ctx: Ctx, n: u64) -> Result<u64> {
