@@ -7,9 +7,9 @@ use abide::prelude::*;
 use abide::testing::Lab;
 use abide::{Builder, ClientError};
 use abide_core::Bounds;
-use abide_store::Store;
-use abide_store::faults::{Fault, FaultyStore};
+use abide_store::faults::{Fault, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Store};
 use tokio::sync::Notify;
 
 /// What the closures of these tests share.
@@ -102,6 +102,66 @@ fn closures_and_tasks_that_outlast_the_grace_run_again_elsewhere_as_the_same_att
     Lab::run(2, |lab| async move {
         assert_eq!(shut_down_beside(&lab, start_task, 11).await, (2, 2));
     });
+}
+
+/// An order from another process.
+#[derive(Clone, Copy, Debug)]
+enum Ordered {
+    Cancel,
+    Terminate,
+    Pause,
+}
+
+/// Sends an order while a worker shuts down around a running closure, which ends nine seconds
+/// later. Returns the status at the end of the shutdown.
+async fn ordered_beside(lab: &Lab, start: impl AsyncFn(&Abide), order: Ordered) -> Status {
+    let closures = Arc::new(Closures::default());
+    let (_, abide) = lab.worker_with(sharing(&closures)).await.unwrap();
+    let client = lab.client().await.unwrap();
+    start(&abide).await;
+    closures.has_begun.notified().await;
+    let others = async {
+        lab.sleep(secs(1)).await;
+        let handle = client.handle::<u32>("one");
+        match order {
+            Ordered::Cancel => handle.cancel("enough").await.unwrap(),
+            Ordered::Terminate => handle.terminate("enough").await.unwrap(),
+            Ordered::Pause => handle.pause().await.unwrap(),
+        }
+        lab.sleep(secs(8)).await;
+        closures.may_end.notify_waiters();
+    };
+    futures_util::join!(abide.shutdown(), others);
+    client.handle::<u32>("one").status().await.unwrap()
+}
+
+/// Returns a store that loses every notice, or none. The next look makes up for a lost one.
+fn telling(is_lossy: bool) -> impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store> {
+    move |clock| {
+        let store = MemoryStore::new(clock, Bounds::default());
+        FaultyStore::disturbing(store, move |_| if is_lossy { NoticeFault::Lose } else { NoticeFault::None })
+    }
+}
+
+/// A closure may run for as long as the grace, and its execution may be cancelled meanwhile.
+#[test]
+fn orders_count_while_a_worker_shuts_down() {
+    for is_lossy in [false, true] {
+        let check = |order: Ordered, expected: (Status, Status)| {
+            Lab::run_on(1, telling(is_lossy), |lab| async move {
+                let found = ordered_beside(&lab, start_step, order).await;
+                assert_eq!(found, expected.0, "{order:?} of a workflow");
+            });
+            Lab::run_on(1, telling(is_lossy), |lab| async move {
+                let found = ordered_beside(&lab, start_task, order).await;
+                assert_eq!(found, expected.1, "{order:?} of a task");
+            });
+        };
+        check(Ordered::Cancel, (Status::Cancelled, Status::Cancelled));
+        check(Ordered::Terminate, (Status::Cancelled, Status::Cancelled));
+        // A task as a whole is one closure, which may finish.
+        check(Ordered::Pause, (Status::Paused, Status::Completed));
+    }
 }
 
 #[test]

@@ -41,6 +41,8 @@ bugs! {
     EffectBeforeDurable = "effect-before-durable",
     /// A worker that shuts down begins closures.
     ClosuresWhileDraining = "closures-while-draining",
+    /// A worker that shuts down reads no orders to the executions that still run on it.
+    DrainIsDeaf = "drain-is-deaf",
     /// A message that arrives for a paused or blocked workflow is read and thrown away.
     AnswerLostWhilePaused = "answer-lost-while-paused",
     /// The answer of a child that its parent has given up stays unread for ever.

@@ -19,10 +19,10 @@ const FEW: usize = 8;
 /// How many executions are looked after at once.
 const CARE_COUNT: usize = 64;
 
-/// Dispatches until the engine closes.
+/// Dispatches until the engine closes. While it drains, only mail is dispatched.
 pub(crate) async fn run(engine: Arc<Inner>) {
     let mut dispatcher = Dispatcher::new(engine);
-    while !dispatcher.engine.is_closing() {
+    while !dispatcher.engine.is_closing() || dispatcher.engine.is_draining() {
         dispatcher.turn().await;
     }
 }
@@ -88,7 +88,8 @@ impl Dispatcher {
         self.follow_session();
         let moment = self.engine.runtime.moment();
         let is_woken = self.is_due() && self.ask_again_at <= moment;
-        let is_claim_due = self.wants_claim || self.sweep_at <= moment || is_woken;
+        let is_wanted = if self.engine.is_closing() { self.with_mail } else { self.wants_claim };
+        let is_claim_due = is_wanted || self.sweep_at <= moment || is_woken;
         if is_claim_due && self.claim_after <= moment {
             self.claim().await;
             return;
@@ -130,7 +131,8 @@ impl Dispatcher {
     }
 
     fn next_due_at(&self) -> Option<Timestamp> {
-        [self.next_wake_at, self.next_care_at].into_iter().flatten().min()
+        let next = [self.next_wake_at, self.next_care_at].into_iter().flatten().min();
+        next.filter(|_| !self.engine.is_closing())
     }
 
     /// Whether a timer of an execution, or the next look at one, is due by our clock.
@@ -180,10 +182,11 @@ impl Dispatcher {
     }
 
     /// Claims as many executions as fit. A claim whose answer was lost is repeated under its old
-    /// number, so that it strands no execution.
+    /// number, so that it strands no execution. An engine that closes only asks for mail.
     async fn claim(&mut self) {
         let moment = self.engine.runtime.moment();
-        let sweep = self.sweep_at <= moment;
+        let (is_sweep_due, is_closing) = (self.sweep_at <= moment, self.engine.is_closing());
+        let sweep = is_sweep_due && !is_closing;
         // A few suspects are enough; behind more of them in the queue there may be other
         // executions, which are looked for now and then.
         let held_back = if sweep { 0 } else { self.engine.waiting_count() };
@@ -191,9 +194,9 @@ impl Dispatcher {
             session: self.session,
             request: self.request + 1,
             slots: self.engine.free_slots().min(self.pace.saturating_sub(held_back)),
-            care_slots: CARE_COUNT,
+            care_slots: if is_closing { 0 } else { CARE_COUNT },
             // Now and then in any case: a notice may have been lost silently.
-            with_mail: self.with_mail || sweep,
+            with_mail: self.with_mail || is_sweep_due,
             sweep,
         };
         match self.engine.store.claim(claim).await {
@@ -224,7 +227,7 @@ impl Dispatcher {
                 }
                 self.engine.adopt(claimed.leased);
                 self.engine.look_after(claimed.care);
-                if sweep {
+                if is_sweep_due {
                     self.engine.forget_early();
                     self.sweep_at = moment.after(self.engine.options.sweep_every);
                 }

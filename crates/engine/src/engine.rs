@@ -64,6 +64,8 @@ pub(crate) struct Inner {
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
+    /// Whether a shutdown lets running closures finish.
+    is_draining: AtomicBool,
     /// Whether the session has ended, so that nothing has to be kept alive.
     is_closed: AtomicBool,
     /// Whether the runtime has ended: its residents never leave.
@@ -118,6 +120,7 @@ impl Engine {
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             is_deserted: AtomicBool::new(false),
             shutting: tokio::sync::Mutex::default(),
@@ -153,6 +156,12 @@ impl Inner {
         self.is_closing.load(Ordering::Acquire)
     }
 
+    /// Whether the engine takes no more executions, and still looks for the mail of those it has: a
+    /// closure may run for as long as the grace period, and an order to its execution counts.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
@@ -165,6 +174,7 @@ impl Inner {
         if self.is_closed() {
             return;
         }
+        self.is_draining.store(!planted(Bug::DrainIsDeaf), Ordering::Release);
         self.is_closing.store(true, Ordering::Release);
         self.kick.notify_one();
         self.order_all(Order::Drain);
@@ -174,6 +184,8 @@ impl Inner {
             () = self.wait_until_empty(self.options.shutdown_grace) => {}
             never = heartbeat::tell_draining(self) => match never {},
         }
+        self.is_draining.store(false, Ordering::Release);
+        self.kick.notify_one();
         self.order_all(Order::Leave);
         self.wait_until_empty(Duration::from_secs(5)).await;
         self.order_all(Order::Abandon);
