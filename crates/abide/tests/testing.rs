@@ -433,6 +433,81 @@ fn the_end_of_what_was_cancelled_and_then_terminated_is_not_compared() {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Reaction {
+    LetThrough,
+    Complete,
+    PatchAndComplete,
+}
+
+#[workflow]
+async fn reacts(ctx: Ctx, _: ()) -> Result<u32> {
+    let received: Result<u32> = ctx.recv("go").await;
+    match ctx.state::<Reaction>() {
+        Reaction::LetThrough => received,
+        Reaction::Complete => Ok(7),
+        Reaction::PatchAndComplete => Ok(if ctx.patched("new") { 8 } else { 7 }),
+    }
+}
+
+/// The words of the end say whether the code let its cancellation through.
+#[test]
+fn an_end_by_cancellation_is_compared_unless_it_was_a_terminate() {
+    let history = |reaction: Reaction, is_terminated: bool| {
+        Test::new().state(reaction).run(async move |abide: Abide| {
+            let handle = abide.start(reacts, ()).id("v-1").await.unwrap();
+            abide.run(sleeps, secs(1)).await.unwrap();
+            let terminate = async {
+                if is_terminated {
+                    handle.terminate("second").await.unwrap();
+                }
+            };
+            let (cancelled, ()) = join!(handle.cancel("first").into_future(), terminate);
+            cancelled.unwrap();
+            handle.result().await.unwrap_err();
+            exported(&abide).await
+        })
+    };
+    let replayed = |history: &str, reaction| Test::new().state(reaction).replay(history).differs;
+    let through = history(Reaction::LetThrough, false);
+    assert_eq!(replayed(&through, Reaction::LetThrough), None);
+    for reaction in [Reaction::Complete, Reaction::PatchAndComplete] {
+        let differs = replayed(&through, reaction).expect("it completes");
+        assert!(differs.starts_with("it was recorded as cancelled, and is completed: "), "{differs}");
+    }
+    assert_eq!(replayed(&history(Reaction::Complete, true), Reaction::Complete), None);
+}
+
+#[derive(Clone, Copy)]
+struct Breaks(Option<End>);
+
+#[workflow]
+async fn breaks(ctx: Ctx, _: ()) -> Result<String> {
+    ctx.step("a", || async { Ok(()) }).await?;
+    match ctx.state::<Breaks>().0 {
+        Some(end) => end(),
+        None => ctx.recv("go").await,
+    }
+}
+
+#[test]
+fn a_replay_tells_of_code_that_ends_where_it_went_on() {
+    let history = Test::new().state(Breaks(None)).run(async |abide: Abide| {
+        abide.start(breaks, ()).id("v-1").await.unwrap();
+        abide.run(sleeps, secs(1)).await.unwrap();
+        exported(&abide).await
+    });
+    let replayed = |end: Option<End>| Test::new().state(Breaks(end)).replay(&history);
+    let unchanged = replayed(None);
+    assert_eq!((unchanged.fits(), unchanged.goes_on.as_deref()), (true, Some("signal \"go\"")));
+    let early = replayed(Some(|| Ok("early".to_owned())));
+    assert_eq!((early.fits(), early.goes_on.as_deref()), (true, Some("its end, completed: \"early\"")));
+    for end in [|| Err(Error::new("no")), || panic!("no")] as [End; 2] {
+        let differs = replayed(Some(end)).differs.expect("it fails");
+        assert!(differs.starts_with("it was recorded as not ended, and is failed: "), "{differs}");
+    }
+}
+
 struct IsMended(bool);
 
 #[workflow]

@@ -38,9 +38,12 @@ pub struct Replay {
     /// Recorded operations that the code did not ask for before it reached something new, or its
     /// end.
     pub unused: Vec<String>,
-    /// The difference between the end of the code and the recorded end.
+    /// The difference between the end of the code and the recorded end. An end that the recorded
+    /// code did not make (a terminate, a deadline that it could not see) is not compared. Code that
+    /// fails at once where the recorded code went on differs too.
     pub differs: Option<String>,
-    /// The first new action of the code after the recorded history, unless that is its end.
+    /// The first new action of the code after the recorded history. Its end counts as one unless
+    /// the recorded code made an end too, which is compared.
     pub goes_on: Option<String>,
 }
 
@@ -171,16 +174,20 @@ fn until_news(news: &Arc<Mutex<Vec<Entry>>>) -> impl FnMut(&Commit) -> Passage +
 /// The part of a run that is replayed.
 struct Part {
     entries: Vec<Entry>,
-    /// The end of the run, if it has ended.
+    /// The end of the run, if its code made one.
     end: Option<Event>,
+    /// Whether the run has not ended.
+    is_open: bool,
 }
 
 impl Part {
     /// Returns a run up to the last entry after which its code could still continue.
     fn of(history: &History, count: usize) -> Self {
         let mut entries = history.runs[count - 1].clone();
-        let end = entries.last().filter(|_| !is_made_by_others(history, &entries));
-        let end = end.map(|entry| canonical(entry.event.clone())).filter(Event::is_terminal);
+        let end = entries.last().filter(|entry| entry.event.is_terminal());
+        let is_open = end.is_none();
+        let end = end.filter(|_| !is_made_by_others(history, &entries));
+        let end = end.map(|entry| canonical(entry.event.clone()));
         let is_active = |entries: &[Entry]| {
             let folded = Execution::fold(history.address.clone(), 1, entries);
             folded.is_none_or(|execution| execution.phase().is_active())
@@ -188,7 +195,7 @@ impl Part {
         while entries.len() > 1 && !is_active(&entries) {
             entries.pop();
         }
-        Self { entries, end }
+        Self { entries, end, is_open }
     }
 
     fn start(&self) -> Arc<Start> {
@@ -256,20 +263,26 @@ impl Part {
         });
         let ended = news.iter().map(|entry| &entry.event).find(|event| event.is_terminal());
         let ended = ended.cloned().map(canonical);
-        if replay.blocked.is_none() && ended.is_none() {
-            let new = opened.iter().find(|asked| !asked.names().any(|op| recorded_ops.contains(op)));
-            replay.goes_on = new.map(|asked| asked.op.to_string());
-        }
+        let new = opened.iter().find(|asked| !asked.names().any(|op| recorded_ops.contains(op)));
+        let new = new.map(|asked| asked.op.to_string());
+        let is_at_once = new.is_none() && !has_more_to_do(news);
+        replay.goes_on = match &ended {
+            None => new.filter(|_| replay.blocked.is_none()),
+            Some(ended) => self.end.is_none().then(|| format!("its end, {}", describe(ended))),
+        };
         replay.differs = match (&self.end, &ended) {
             _ if replay.blocked.is_some() || planted(Bug::ReplayEndUncompared) => None,
             (Some(end), Some(ended)) if is_same_end(end, ended) => None,
             // Code that had seen the cancellation, and still had something to do, did not make that
             // end: somebody terminated it.
-            (Some(Event::Cancelled { .. }), Some(_)) if news.len() > 1 => None,
+            (Some(Event::Cancelled { .. }), Some(_)) if has_more_to_do(news) => None,
             (Some(end), Some(ended)) => {
                 let hidden = hidden_difference(end, ended).map(|difference| format!("; {difference}"));
                 let hidden = hidden.unwrap_or_default();
                 Some(format!("it was recorded as {}, and is {}{hidden}", describe(end), describe(ended)))
+            }
+            (None, Some(ended @ Event::Failed(_))) if self.is_open && is_at_once => {
+                Some(format!("it was recorded as not ended, and is {}", describe(ended)))
             }
             (Some(Event::Cancelled { .. } | Event::Failed(_)), None) | (None, _) => None,
             (Some(end), None) => Some(format!("it was recorded as {}, and does not end", describe(end))),
@@ -278,13 +291,23 @@ impl Part {
     }
 }
 
+/// Whether the code records something besides patches and its end.
+fn has_more_to_do(news: &[Entry]) -> bool {
+    let is_patch = |event: &Event| event.op().is_some_and(|op| op.kind == OpKind::Patch);
+    news.iter().any(|entry| !entry.event.is_terminal() && !is_patch(&entry.event))
+}
+
 /// Whether the last entry of a run is an end that its code did not make: the run was terminated, or
 /// cancelled or overdue when no code could see it.
 fn is_made_by_others(history: &History, entries: &[Entry]) -> bool {
     let Some((end, before)) = entries.split_last() else { return false };
     let Some(before) = Execution::fold(history.address.clone(), 1, before) else { return false };
     match &end.event {
-        Event::Cancelled { .. } => !matches!(before.phase(), Phase::Cancelling { .. }),
+        // Code that lets its cancellation through ends in the words of that cancellation.
+        Event::Cancelled { by, reason } => match before.phase() {
+            Phase::Cancelling { by: asked_by, reason: asked } => (asked_by, asked) != (by, reason),
+            _ => true,
+        },
         Event::Failed(_) => {
             let expired = before.decide(Command::ExpireDeadline, end.at);
             expired.is_ok_and(|decision| decision.events == [end.event.clone()])
