@@ -556,7 +556,7 @@ fn why_never_says_running_of_what_nobody_runs() {
         assert!(why.starts_with(&running("seated")), "{why}");
         assert_eq!(
             abide.handle::<u64>("lost").why().await.unwrap(),
-            r#"workflow "lost" is held by worker "worker" (session 1), where nobody runs it; it is taken up or given back within 15 s."#
+            r#"workflow "lost" is held by worker "worker" (session 1), where nobody runs it; it is taken up or given back within 20 s."#
         );
         // An outside client cannot see whether code runs.
         let outside = client.handle::<u64>("lost").why().await.unwrap();

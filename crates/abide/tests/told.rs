@@ -84,8 +84,8 @@ fn a_parents_pause_is_told_of_a_blocked_child() {
         parent.pause().await.unwrap();
         lab.sleep(secs(5)).await;
         let why = child.why().await.unwrap();
-        assert!(why.contains("; its parent was paused by "), "{why}");
-        assert!(why.ends_with(" and so is it when it is unblocked."), "{why}");
+        let paused = r#"; it was paused by parent "parent", and stays so until its parent goes on."#;
+        assert!(why.ends_with(paused), "{why}");
         parent.resume().await.unwrap();
         lab.sleep(secs(5)).await;
         let why = child.why().await.unwrap();
@@ -106,5 +106,30 @@ fn the_holder_of_a_parent_is_not_told_behind_that_of_its_child() {
         let child = "), which is running on worker \"worker\" (session 1) since entry 1 (started) at ";
         let why = parent.why().await.unwrap();
         assert!(why.starts_with(expected) && why.contains(child) && why.ends_with(" ago)."), "{why}");
+    });
+}
+
+#[workflow]
+async fn sleeps_long(ctx: Ctx) -> Result<()> {
+    ctx.sleep(hours(9)).await
+}
+
+#[workflow]
+async fn stuck_beside_sleeper(ctx: Ctx) -> Result<()> {
+    let sleeper = ctx.run(sleeps_long, ()).id("sleeper");
+    let stuck = ctx.run(stops, ()).id("stuck");
+    let (slept, stopped) = futures_util::join!(sleeper.into_future(), stuck.into_future());
+    slept.and(stopped)
+}
+
+#[test]
+fn a_parent_names_its_blocked_child_first_wherever_that_stands() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let parent = abide.start(stuck_beside_sleeper, ()).id("parent").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = parent.why().await.unwrap();
+        assert!(why.contains(r#"child "stuck" "#) && why.contains(", which is blocked since "), "{why}");
+        assert!(!why.contains("sleeping"), "{why}");
     });
 }

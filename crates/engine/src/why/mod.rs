@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Entry, ExecutionId, Message, Refusal, SessionId, Status, Timestamp, Waiting, text,
+    Address, Entry, ExecutionId, Message, Namespace, Refusal, SessionId, Status, Timestamp, Waiting, text,
 };
 use abide_store::{
     Error, InboxRead, Leases, List, Read, Record, Snapshot, Store, Target, Trouble, WorkerRow, Workers,
@@ -89,7 +89,9 @@ impl Witness<'_> {
         let Some(first) = self.one(address).await? else { return Ok(None) };
         let mut chain = vec![first];
         let mut end = None;
-        while let Some(id) = chain.last().and_then(awaited_child) {
+        while let Some(last) = chain.last_mut() {
+            let Some(id) = self.awaited_child(last, &address.namespace).await? else { break };
+            last.followed = Some(id.clone());
             if planted(Bug::BlockedChildUnnamed) {
                 break;
             }
@@ -134,6 +136,23 @@ impl Witness<'_> {
         }
     }
 
+    /// Returns the child to describe: of several that it waits for, the first that cannot go on by
+    /// itself.
+    async fn awaited_child(
+        &self,
+        facts: &Facts,
+        namespace: &Namespace,
+    ) -> Result<Option<ExecutionId>, Error> {
+        let ids: Vec<_> = facts.snapshot.summary.waiting.iter().filter_map(child_of).collect();
+        for id in ids.iter().filter(|_| ids.len() > 1) {
+            let address = Address { namespace: namespace.clone(), id: (*id).clone() };
+            if is_stuck(self.seen(&address).await)? {
+                return Ok(Some(address.id));
+            }
+        }
+        Ok(ids.first().map(|id| (*id).clone()))
+    }
+
     async fn one(&self, address: &Address) -> Result<Option<Facts>, Error> {
         let Self { store, now, .. } = *self;
         let Some((mut snapshot, is_seated)) = self.seen(address).await? else { return Ok(None) };
@@ -149,6 +168,7 @@ impl Witness<'_> {
             is_seated,
             ahead: Ahead::default(),
             suspect: None,
+            followed: None,
             child: None,
             trouble: None,
             now,
@@ -178,11 +198,23 @@ impl Witness<'_> {
     }
 }
 
-fn awaited_child(facts: &Facts) -> Option<ExecutionId> {
-    facts.snapshot.summary.waiting.iter().find_map(|wait| match wait {
-        Waiting::Child { id } => Some(id.clone()),
+fn child_of(wait: &Waiting) -> Option<&ExecutionId> {
+    match wait {
+        Waiting::Child { id } => Some(id),
         _ => None,
-    })
+    }
+}
+
+/// Whether an execution needs somebody's help, by the answer to a look at it. A row that cannot be
+/// read does too; a store that cannot answer is an error.
+fn is_stuck(seen: Result<Option<(Snapshot, Option<bool>)>, Error>) -> Result<bool, Error> {
+    match seen {
+        Ok(Some((found, _))) => {
+            Ok(matches!(found.summary.status, Status::Blocked | Status::Damaged | Status::Paused))
+        }
+        Ok(None) | Err(Error::Corrupt { .. } | Error::Newer { .. } | Error::Unread { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns an execution without its journal, and the first page of its unread messages.

@@ -32,7 +32,9 @@ pub(super) struct Facts {
     pub(super) ahead: Ahead,
     /// The suspect because of which no worker lets it in.
     pub(super) suspect: Option<Suspect>,
-    /// The first child that it waits for.
+    /// The child that is described, of those that it waits for.
+    pub(super) followed: Option<ExecutionId>,
+    /// The facts about that child.
     pub(super) child: Option<Child>,
     /// The reason why the store cannot write.
     pub(super) trouble: Option<Held>,
@@ -215,7 +217,7 @@ fn blocked(facts: &Facts) -> String {
         format!("; it was paused {} and stays so when it is unblocked", by_whom(by, reason))
     });
     let inherited = execution.inherited_pause().map_or_else(String::new, |(by, reason)| {
-        format!("; its parent was paused {}, and so is it when it is unblocked", by_whom(by, reason))
+        format!("; it was paused {}, and stays so until its parent goes on", by_whom(by, reason))
     });
     let paused = paused + &inherited;
     let tried = match execution.tried() {
@@ -324,8 +326,9 @@ fn held(facts: &Facts) -> String {
         return format!("is held by {name}, which {end}; {next}");
     }
     if facts.is_seated == Some(false) {
-        // Three heartbeats fit into one life, and a lease takes part in the second.
-        let within = text::duration(row.worker.ttl);
+        // Three heartbeats fit into one life, and a lease takes part in the third. One of them may
+        // fail, or come late.
+        let within = text::duration(row.worker.ttl * 4 / 3);
         return format!(
             "is held by {name}, where nobody runs it; it is taken up or given back within {within}"
         );
@@ -416,13 +419,14 @@ fn deadline(facts: &Facts) -> String {
     format!("; its deadline passed at {when}{nobody}")
 }
 
-/// Whether none of its waits ends before this deadline, as far as that is known.
+/// Whether none of its waits ends before this deadline, as far as that is known. A pause, a block
+/// and a step last for nobody knows how long.
 fn is_cut_short(facts: &Facts, deadline_at: Timestamp) -> bool {
     let Snapshot { summary, execution, .. } = &facts.snapshot;
     let ends_at = match summary.status {
         Status::Scheduled => execution.start_at(),
         Status::Sleeping | Status::Waiting => summary.waiting.iter().filter_map(Waiting::wake_at).min(),
-        _ => return false,
+        _ => None,
     };
     ends_at.is_none_or(|at| deadline_at < at)
 }

@@ -57,6 +57,7 @@ fn facts_of(start: Start, events: Vec<Event>, waiting: &[Waiting]) -> Facts {
         is_seated: Some(true),
         ahead: Ahead::default(),
         suspect: None,
+        followed: waiting.iter().find_map(super::super::child_of).cloned(),
         child: None,
         trouble: None,
         now: at(100),
@@ -301,7 +302,7 @@ fn what_is_held_says_by_whom() {
     held.is_seated = Some(false);
     check(
         &held,
-        r#"workflow "x" is held by worker "w" (session 3), where nobody runs it; it is taken up or given back within 15 s."#,
+        r#"workflow "x" is held by worker "w" (session 3), where nobody runs it; it is taken up or given back within 20 s."#,
     );
     held.is_seated = Some(true);
     held.snapshot.summary.waiting = vec![Waiting::Step { name: name("ship"), attempt: 1 }];
@@ -365,6 +366,11 @@ fn an_order_says_who_applies_it() {
     check(
         &held,
         r#"workflow "x" is running step "spin", held by worker "w" (session 3); unread: terminate by ann, which is applied without its holder from 1970-01-01T00:01:42.000Z (in 2.0 s) on."#,
+    );
+    held.workers[0].is_draining = true;
+    check(
+        &held,
+        r#"workflow "x" is running step "spin", held by worker "w" (session 3); unread: terminate by ann, which is applied without its holder when a worker is live that takes more."#,
     );
     held.workers[0].expires_at = at(50);
     check(
@@ -451,6 +457,18 @@ fn a_chain_of_children_is_followed() {
 }
 
 #[test]
+fn the_described_child_need_not_be_the_first() {
+    let children = ["a", "b"].map(|id| Waiting::Child { id: ExecutionId::new(id).unwrap() });
+    let mut parent = facts(Vec::new(), &children);
+    parent.followed = Some(ExecutionId::new("b").unwrap());
+    parent.child = Some(Child::Missing);
+    check(
+        &parent,
+        r#"workflow "x" is waiting for child "a" and waiting for child "b", which does not exist."#,
+    );
+}
+
+#[test]
 fn the_holder_of_a_parent_is_told_before_its_child() {
     let hold = |mut facts: Facts| {
         facts.snapshot.lease.session = Some(SessionId(1));
@@ -526,7 +544,7 @@ fn what_is_blocked_while_its_parent_is_paused_says_both() {
     let block = || Event::Blocked { reason: Block::Limit { reason: "full".to_owned() }, build: None };
     let inherited =
         || Event::Inherited { by: By("ann".to_owned()), number: 7, pause: Some("audit".to_owned()) };
-    let parent = "; its parent was paused by ann: audit, and so is it when it is unblocked";
+    let parent = "; it was paused by ann: audit, and stays so until its parent goes on";
     let said = r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): full"#;
     check(&facts(vec![block(), inherited()], &[]), &format!("{said}{parent}."));
     let own = Event::Paused { by: By("bob".to_owned()), reason: String::new() };
@@ -563,7 +581,11 @@ fn a_deadline_that_nobody_has_applied_is_told() {
     overdue.workers = vec![worker(5, "other", "default")];
     let objection = r#"worker "w" (session 5) has no workflow "order""#;
     check(&overdue, &format!("{ready}{objection}{passed}."));
-    check(&late(101, Vec::new()), &format!("{ready}there is none."));
+    let deadline = "; its deadline is at 1970-01-01T00:01:41.000Z (in 1.0 s)";
+    check(&late(101, Vec::new()), &format!("{ready}there is none{deadline}."));
+    let paused = Event::Paused { by: By("ann".to_owned()), reason: String::new() };
+    let said = r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann"#;
+    check(&late(101, vec![paused]), &format!("{said}{deadline}."));
     let seen = late(50, vec![Event::DeadlinePassed { until: at(110) }]);
     assert!(!of(&seen).contains("its deadline passed"), "{}", of(&seen));
 }

@@ -7,12 +7,11 @@ use super::sentence::{Child, Facts, excerpt, predicate, since};
 /// Describes everything that it waits for; `None` when it has announced nothing. An execution that
 /// rests does nothing else: its other waits are those of its last worker.
 pub(super) fn waits(facts: &Facts) -> Option<String> {
-    let mut child = facts.child.as_ref();
+    let known = |id: &ExecutionId| facts.child.as_ref().filter(|_| facts.followed.as_ref() == Some(id));
     let waits = || facts.snapshot.summary.waits();
     let others = waits().filter(|(wait, _)| rested_since(wait).is_none());
     let told = others.map(|(wait, site)| match wait {
-        // Only the first child is followed.
-        Waiting::Child { id } => waits_for_child((id, site), child.take()),
+        Waiting::Child { id } => waits_for_child((id, site), known(id)),
         wait => waits_for(facts, wait, site),
     });
     let told = text::enumerated(told.collect());
