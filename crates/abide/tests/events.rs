@@ -279,3 +279,67 @@ fn heartbeats_that_fail_are_reported_once_and_again_when_they_succeed() {
     assert_eq!(counts.map(|(level, message)| log.count(level, message)), [2, 2]);
     assert!(log.count(Level::DEBUG, "another heartbeat did not go through") > 10);
 }
+
+/// Each of them sends its commit again and again.
+#[test]
+fn commits_that_fail_are_reported_once_for_all_executions() {
+    let is_away = Arc::new(AtomicBool::new(false));
+    let away = is_away.clone();
+    let store = move |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
+            "commit" if away.load(Ordering::Relaxed) => Fault::Unavailable,
+            _ => Fault::None,
+        })
+    };
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        Lab::run_on(1, store, async |lab| {
+            let (_, worker) = lab.worker().await.unwrap();
+            for outage in 0..2 {
+                is_away.store(true, Ordering::Relaxed);
+                for nth in 0..50 {
+                    worker.start(fine, ()).id(&format!("fine-{outage}-{nth}")).await.unwrap();
+                }
+                lab.sleep(minutes(1)).await;
+                is_away.store(false, Ordering::Relaxed);
+                lab.sleep(minutes(1)).await;
+            }
+        });
+    });
+    assert_eq!(log.count(Level::WARN, "a commit did not go through"), 2);
+    assert!(log.count(Level::DEBUG, "a commit did not go through") > 1_000);
+}
+
+#[workflow]
+async fn waits(ctx: Ctx) -> Result<u32> {
+    ctx.recv("go").await
+}
+
+/// The commit that returns its lease has happened, and is not answered for long. Heartbeats find
+/// that the store no longer has the lease.
+#[test]
+fn a_lease_that_is_being_returned_is_not_reported_as_lost() {
+    let is_mute = Arc::new(AtomicBool::new(false));
+    let mute = is_mute.clone();
+    let store = move |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
+            "commit" if mute.load(Ordering::Relaxed) => Fault::Indeterminate,
+            _ => Fault::None,
+        })
+    };
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        Lab::run_on(1, store, async |lab| {
+            let (_, worker) = lab.worker_with(|builder| builder.park_after(secs(17))).await.unwrap();
+            let handle = worker.start(waits, ()).id("waits-1").await.unwrap();
+            lab.sleep(secs(16)).await;
+            is_mute.store(true, Ordering::Relaxed);
+            lab.sleep(minutes(1)).await;
+            is_mute.store(false, Ordering::Relaxed);
+            lab.sleep(secs(5)).await;
+            handle.signal("go", &7u32).await.unwrap();
+            assert_eq!(handle.result().await.unwrap(), 7);
+        });
+    });
+    assert!(!log.says(Level::WARN, "an execution left memory"));
+}

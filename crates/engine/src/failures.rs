@@ -24,6 +24,8 @@ pub(crate) struct Failures {
     /// Whether there are any: a fast check for the many executions that never fail.
     exist: AtomicBool,
     by_key: Mutex<HashMap<ExecutionKey, Failed>>,
+    /// Whether the last answer to a commit was that it could not be written now.
+    is_unsent: AtomicBool,
 }
 
 /// What fails again and again.
@@ -46,6 +48,19 @@ struct Failed {
 }
 
 impl Failures {
+    /// Notes that a commit could not be written now. Returns whether it is the first since one went
+    /// through.
+    pub(crate) fn is_first_unsent(&self) -> bool {
+        !self.is_unsent.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes that a commit was answered.
+    pub(crate) fn sent(&self) {
+        if self.is_unsent.load(Ordering::Relaxed) {
+            self.is_unsent.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Counts a failure, and returns how long to wait before the execution is looked at again.
     pub(crate) fn count(&self, key: ExecutionKey, failing: Failing, why: String) -> Duration {
         let mut by_key = self.lock();

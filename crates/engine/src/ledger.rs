@@ -409,10 +409,18 @@ impl InFlight {
             }
             match std::task::ready!(self.answer.as_mut().poll(cx)) {
                 Err(error) if error.is_transient() => {
-                    tracing::warn!(%address, %error, "a commit did not go through and is sent again");
+                    // The log has one warning for all executions that wait for the same store.
+                    if self.failed_count == 0 && engine.failures.is_first_unsent() {
+                        tracing::warn!(%address, %error, "a commit did not go through; it is sent again");
+                    } else {
+                        tracing::debug!(%address, %error, "a commit did not go through; it is sent again");
+                    }
                     self.pause = Some(engine.runtime.sleep(self.next_pause()));
                 }
-                answer => return Poll::Ready(answer),
+                answer => {
+                    engine.failures.sent();
+                    return Poll::Ready(answer);
+                }
             }
         }
     }
