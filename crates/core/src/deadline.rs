@@ -160,6 +160,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_error_of_late_code_says_where_it_arose() {
+        let start = Start {
+            deadline_at: Some(at(10)),
+            ..Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"))
+        };
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
+        let mut execution = Execution::start(address, start, at(1)).0;
+        let shown = execution.decide(Command::ShowDeadline { until: at(15) }, at(10)).unwrap();
+        shown.record(&mut execution, at(10));
+        let mut failure = Failure::new(FailureKind::Error, "no");
+        let site = Some("src/main.rs:7".to_owned());
+        failure.at = Some(crate::Origin { code: String::new(), op: None, attempt: None, site });
+        let ended = execution.decide(Command::Fail(failure.clone()), at(11)).unwrap();
+        let [Event::Failed(late)] = &ended.events[..] else { panic!("it ends: {ended:?}") };
+        assert_eq!((late.kind, &late.at), (FailureKind::Deadline, &failure.at));
+        assert_eq!(late.chain, ["no"]);
+    }
+
     const RUNS: [bool; 2] = [true, false];
     const RUNS_FIRST: [bool; 2] = [true, true];
     const RAN: [bool; 2] = [false, false];

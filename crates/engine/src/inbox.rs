@@ -554,6 +554,26 @@ mod tests {
         assert_eq!(inbox.known.len(), READ_COUNT_MAX);
     }
 
+    /// Mail comes so fast that a page is always on its way.
+    #[test]
+    fn read_messages_are_forgotten_between_pages() {
+        let (sim, whole) = inbox(&[]);
+        let slow = FaultyStore::deciding(whole.store.clone(), |_| Fault::Delay { poll_count: 1 });
+        let mut inbox = Inbox { store: slow, runtime: sim.process(2), ..whole };
+        for nth in 0..2 * READ_COUNT_MAX {
+            let body = Body::Signal { name: name("s"), payload: Payload::from("") };
+            let message = message(&nth.to_string(), body);
+            inbox.arrive(vec![Arrival::Message { epoch: EPOCH, message, previous: None }, Arrival::More]);
+            let letter = inbox.next().expect("it has come");
+            inbox.consume(&letter.message.id);
+            inbox.sent();
+            poll(&mut inbox);
+            assert!(inbox.reading.is_some());
+            inbox.committed();
+        }
+        assert!(inbox.known.len() <= READ_COUNT_MAX + 2, "{}", inbox.known.len());
+    }
+
     #[test]
     fn what_was_read_for_good_makes_room() {
         let (_sim, mut inbox) = inbox(&[10]);

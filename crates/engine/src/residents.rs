@@ -23,9 +23,10 @@ const EARLY_COUNT_MAX: usize = 1_024;
 /// is some.
 const EARLY_BYTES_MAX: usize = 16 << 20;
 
-/// The number of recovered leases that are remembered. If an older one comes once more, the store
-/// refuses its holder.
-const RECOVERED_COUNT_MAX: usize = 1_024;
+/// The number of recovered leases that are remembered: more than the answers on their way can
+/// bring, which are to starts (`request_count_max`) and to claims (`execution_count_max`). If an
+/// older one comes once more, the store refuses its holder, but a closure would begin before that.
+const RECOVERED_COUNT_MAX: usize = 1 << 16;
 
 #[derive(Default)]
 pub(crate) struct Residents {
@@ -355,6 +356,12 @@ mod tests {
             (recovered.epochs.len(), recovered.order.len()),
             (RECOVERED_COUNT_MAX, RECOVERED_COUNT_MAX)
         );
+    }
+
+    #[test]
+    fn as_many_recovered_leases_are_remembered_as_answers_may_bring() {
+        let options = crate::Options::default();
+        assert!(RECOVERED_COUNT_MAX > options.execution_count_max + options.request_count_max);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::os::Moment;
 
 /// How long a failed write is reported. A worker with something to write tries again sooner; a
 /// client that has given up does not know whether the trouble is over.
-const TOLD_AFTER_FAILURE: Duration = Duration::from_secs(10);
+const TOLD_AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// How long a failed write is reported after another one has succeeded: a large transaction can
 /// fail for want of room beside small ones that fit.
 const TOLD_AFTER_SUCCESS: Duration = Duration::from_secs(5);
@@ -102,6 +102,8 @@ impl Troubles {
         let complaint = failure.complaint.clone();
         let mut known = self.lock();
         let since = match &known.failing {
+            // Nothing is worse, and every later write fails for the same reason.
+            Some(Failing { outlook: Outlook::Lost, .. }) => return,
             Some(failing) if failing.is_told(moment) => failing.since,
             _ if planted(Bug::TroubleUnlogged) => now,
             _ => {
@@ -253,10 +255,13 @@ mod tests {
         assert_eq!(told(20), None);
         troubles.failed(&full(), (at(120), after(120)));
         assert_eq!(told(120), failing(120));
-        assert_eq!(told(130), None, "nobody has tried since");
-        troubles.lost("the file is lost".to_owned(), (at(131), after(131)));
+        assert_eq!(told(149), failing(120), "nothing has been written since");
+        assert_eq!(told(150), None, "nobody has tried since");
+        troubles.lost("the file is lost".to_owned(), (at(151), after(151)));
         troubles.written();
-        assert!(told(1_000_000).is_some(), "nothing will be written any more");
+        troubles.failed(&full(), (at(152), after(152)));
+        let lost = Trouble::Failing { since: at(151), complaint: "the file is lost".to_owned() };
+        assert_eq!(told(1_000_000), Some(lost), "nothing will be written any more");
     }
 
     /// A log that keeps the level of each event.

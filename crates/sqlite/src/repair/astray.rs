@@ -24,7 +24,7 @@ struct Addressee {
 
 /// Whether a message, in a row of [`sql::VERIFY_INBOX`], was sent to another existing execution.
 pub(super) fn is_astray(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<bool, Stop> {
-    Ok(home(batch, row)?.is_some())
+    Ok(addressee(batch, row)?.is_some())
 }
 
 /// Moves messages under `key` that were sent to others back to them. Returns a sentence about each.
@@ -34,27 +34,27 @@ pub(super) fn bring_home(batch: &mut Batch<'_>, key: i64) -> Result<Vec<String>,
     let mut rows = statement.query([key])?;
     let mut astray = Vec::new();
     while let Some(row) = rows.next()? {
-        if let Some(home) = home(batch, row)? {
-            astray.push((Raw::read(row, 1)?, home));
+        if let Some(addressee) = addressee(batch, row)? {
+            astray.push((Raw::read(row, 1)?, addressee));
         }
     }
     drop(rows);
     let mut done = Vec::new();
-    for (id, home) in astray {
-        if connection.prepare_cached(sql::MESSAGE_MOVE)?.execute(params![key, id, home.key])? == 0 {
+    for (id, addressee) in astray {
+        if connection.prepare_cached(sql::MESSAGE_MOVE)?.execute(params![key, id, addressee.key])? == 0 {
             // The message has been sent again since.
             connection.prepare_cached(sql::MESSAGE_DROP)?.execute(params![key, id])?;
         }
-        let (id, to) = (&home.message.id, &home.message.to);
+        let (id, to) = (&addressee.message.id, &addressee.message.to);
         done.push(format!("message {id:?}, which was sent to execution {to}, was put back there"));
-        wake(batch, &home)?;
+        wake(batch, &addressee)?;
     }
     batch.caches.inboxes.remove(&key);
     Ok(done)
 }
 
 /// Returns the execution that a message belongs to, if it is stored under another.
-fn home(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<Option<Addressee>, Stop> {
+fn addressee(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<Option<Addressee>, Stop> {
     let stands: i64 = row.get(0)?;
     let interned = batch.caches.interned(batch.connection)?;
     let mut by_id = batch.connection.prepare_cached(sql::EXECUTION_KEY)?;
@@ -69,8 +69,8 @@ fn home(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<Option<Addressee>, Stop>
 }
 
 /// Wakes an execution that gets a message late.
-fn wake(batch: &mut Batch<'_>, home: &Addressee) -> Result<(), Stop> {
-    let Addressee { key, message } = home;
+fn wake(batch: &mut Batch<'_>, addressee: &Addressee) -> Result<(), Stop> {
+    let Addressee { key, message } = addressee;
     batch.caches.inboxes.remove(key);
     batch.caches.targets.remove(key);
     let interned = batch.caches.interned(batch.connection)?;
