@@ -62,6 +62,19 @@ fn the_source_tells_builders_and_what_they_give() {
     }
 }
 
+/// A module that moves to a folder of its own takes its operations with it.
+#[test]
+fn the_source_is_read_with_its_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("ctx/more")).unwrap();
+    for (file, method) in [("ctx.rs", "one"), ("ctx/two.rs", "two"), ("ctx/more/three.rs", "three")] {
+        let text = format!("impl Ctx {{ pub fn {method}(&self) {{}} }}");
+        std::fs::write(folder.path().join(file), text).unwrap();
+    }
+    let operations = Source::of(folder.path()).operations();
+    assert!(operations.iter().eq(["Ctx::one", "Ctx::three", "Ctx::two"]), "{operations:?}");
+}
+
 fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -79,16 +92,12 @@ struct Source {
 
 impl Source {
     fn read() -> Self {
-        let folder = crate_folder().join("../abide/src");
-        let mut files: Vec<File> = Vec::new();
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "rs") {
-                files.push(syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap());
-            }
-        }
+        Self::of(&crate_folder().join("../abide/src"))
+    }
+
+    fn of(folder: &Path) -> Self {
         let mut source = Self::default();
-        let items: Vec<Item> = files.into_iter().flat_map(|file| file.items).collect();
+        let items: Vec<Item> = files_in(folder).into_iter().flat_map(|file| file.items).collect();
         for item in &items {
             if let Item::Macro(item) = item
                 && let Some(name) = &item.ident
@@ -164,6 +173,20 @@ impl Source {
         }
         found
     }
+}
+
+/// Returns the files of a folder and of the folders in it. A module may be in one of these.
+fn files_in(folder: &Path) -> Vec<File> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(files_in(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap());
+        }
+    }
+    files
 }
 
 /// The methods in the first arm of a macro.
