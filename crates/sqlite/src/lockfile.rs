@@ -147,12 +147,24 @@ pub(crate) fn sessions(database: &Path) -> io::Result<Vec<SessionId>> {
     let mut sessions = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let file = entry?.file_name();
-        let rest = file.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
-        let number = rest.and_then(|rest| rest.strip_prefix(b"-session-"));
-        let number = number.and_then(|number| str::from_utf8(number).ok()).and_then(|text| text.parse().ok());
-        sessions.extend(number.map(SessionId));
+        let ending = file.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        sessions.extend(ending.and_then(session_of));
     }
     Ok(sessions)
+}
+
+/// Returns the session whose lock file has this ending after the name of its database. Another
+/// spelling of its number, such as `+7` or `007`, is the name of some other file, which
+/// [`path_of`] never leads to.
+pub(crate) fn session_of(ending: &[u8]) -> Option<SessionId> {
+    let number = str::from_utf8(ending.strip_prefix(b"-session-")?).ok()?;
+    let session = SessionId(number.parse().ok()?);
+    (ending_of(session).as_bytes() == ending).then_some(session)
+}
+
+/// Returns the end of the name of a session's lock file.
+pub(crate) fn ending_of(session: SessionId) -> String {
+    format!("-session-{session}")
 }
 
 /// Deletes the file of a session that has ended.
@@ -171,7 +183,7 @@ fn remove(path: &Path) {
 
 fn path_of(database: &Path, session: SessionId) -> PathBuf {
     let mut name = OsString::from(database);
-    name.push(format!("-session-{session}"));
+    name.push(ending_of(session));
     name.into()
 }
 
@@ -214,6 +226,33 @@ mod tests {
         }
         std::fs::create_dir(path_of(&database, SESSION)).unwrap();
         assert_eq!(look(&database, SESSION), Sign::Life, "nothing can be told by what is no file");
+    }
+
+    #[test]
+    fn only_a_name_that_the_store_writes_is_the_name_of_a_lock_file() {
+        let greatest = format!("-session-{}", u64::MAX);
+        let names = [("-session-0", 0), ("-session-7", 7), ("-session-10", 10), (&greatest, u64::MAX)];
+        for (name, number) in names {
+            assert_eq!(session_of(name.as_bytes()), Some(SessionId(number)), "{name}");
+        }
+        let others =
+            ["+5", "007", "00", "-0", "-5", " 5", "5 ", "", "+", "5-new", "0x5", "18446744073709551616"];
+        for other in others {
+            assert_eq!(session_of(format!("-session-{other}").as_bytes()), None, "{other:?}");
+        }
+        for other in [&b""[..], b"7", b"-wal", b"session-7", b"-session-\xff", b"--session-7"] {
+            assert_eq!(session_of(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_lock_files_of_the_database_are_found_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("a.db");
+        for name in ["a.db", "a.db-session-7", "a.db-session-+7", "a.db-session-07", "b.db-session-8"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(sessions(&database).unwrap(), [SESSION]);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::journal::{Found, Link, listed, packed};
+use crate::lockfile;
 use crate::packing::unpack;
 use crate::place::{self, Columns, Place, ReadyQueue};
 use crate::rows::unsigned;
@@ -30,12 +31,13 @@ use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::{Options, SqliteStore};
 
 /// The readers of this crate.
-pub const ALL: [Reader; 5] = [
+pub const ALL: [Reader; 6] = [
     Reader { name: "journal_row", read: journal_row, seeds: journal_row_seeds },
     Reader { name: "skip_list", read: skip_list, seeds: skip_list_seeds },
     Reader { name: "sheet", read: sheet, seeds: sheet_seeds },
     Reader { name: "place", read: place, seeds: place_seeds },
     Reader { name: "cursors", read: cursors, seeds: cursors_seeds },
+    Reader { name: "lock_file_name", read: lock_file_name, seeds: lock_file_name_seeds },
 ];
 
 fn input<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
@@ -209,6 +211,17 @@ fn cursors_seeds() -> Vec<Vec<u8>> {
         seed::<Cursors>(&(u128::MAX, greatest, [greatest; 3], greatest, greatest)),
         seed::<Cursors>(&(i64::MAX as u128, 0, [0, greatest, 0], i64::MAX as u64, 0)),
     ]
+}
+
+/// Reads the name of a lock file, from the end of the name of its database on.
+fn lock_file_name(bytes: &[u8]) -> Verdict {
+    let Some(session) = lockfile::session_of(bytes) else { return Verdict::Refused };
+    assert_eq!(lockfile::ending_of(session).as_bytes(), bytes, "a session has one name");
+    Verdict::Read
+}
+
+fn lock_file_name_seeds() -> Vec<Vec<u8>> {
+    ["-session-7", "-session-18446744073709551615"].map(Vec::from).to_vec()
 }
 
 /// Returns two stores with one execution each.
