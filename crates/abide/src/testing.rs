@@ -24,14 +24,16 @@ mod tap;
 mod test;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use abide_core::{Bounds, Timestamp};
+use abide_core::{Bounds, Namespace, Timestamp};
 pub use abide_engine::sim::Skew;
-use abide_engine::sim::{Sim, Skipping};
+use abide_engine::sim::{Outside, Sim, Skipping, Still};
 use abide_engine::{Kept, Runtime};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
@@ -39,6 +41,7 @@ pub use crash::{Survived, crash_everywhere};
 pub use history::{History, InvalidHistory};
 pub use replay::{Replay, replay};
 pub use test::Test;
+use test::{or_panic, stands_still};
 
 use crate::blocking::BlockingPool;
 use crate::code::Value;
@@ -74,6 +77,8 @@ pub struct Lab {
     sim: Sim,
     store: Arc<dyn Store>,
     machine_count: Arc<AtomicU32>,
+    /// The namespaces of the machines so far.
+    namespaces: Arc<Mutex<BTreeSet<Namespace>>>,
 }
 
 /// One machine of a [`Lab`].
@@ -84,30 +89,33 @@ impl Lab {
     /// Runs `test` in a new laboratory.
     ///
     /// # Panics
-    /// If the test panics, or nothing can happen any more while it still waits.
+    /// If the test panics, or nothing can happen any more while it still waits. The message has the
+    /// sentence of [`why`](crate::Handle::why) of every open execution. If the test or a step waits
+    /// for the outside world, the panic comes after a minute of real time.
     #[track_caller]
     pub fn run<F, Fut>(seed: u64, test: F) -> Fut::Output
     where
         F: FnOnce(Self) -> Fut,
         Fut: Future,
     {
-        let sim = Sim::new(seed);
+        let (sim, tokio) = (Sim::new(seed), tokio_for_steps());
         let store = MemoryStore::new(Arc::new(sim.clone()), Bounds::default());
-        sim.skip_rests(Idle(store.clone()));
-        Self::run_in(&sim, store, test)
+        sim.skip_rests(Idle(store.clone()), outside(&tokio, Test::PATIENCE));
+        let lab = Self { sim, store, machine_count: Arc::default(), namespaces: Arc::default() };
+        or_panic(lab.ran(&tokio, test))
     }
 
-    #[track_caller]
-    fn run_in<F, Fut>(sim: &Sim, store: Arc<dyn Store>, test: F) -> Fut::Output
+    fn ran<F, Fut>(self, tokio: &tokio::runtime::Runtime, test: F) -> Result<Fut::Output, String>
     where
         F: FnOnce(Self) -> Fut,
         Fut: Future,
     {
-        let lab = Self { sim: sim.clone(), store, machine_count: Arc::default() };
-        let tokio = tokio_for_steps();
         let _inside = tokio.enter();
-        // Not in a closure: a test that stands still would panic at this line.
-        sim.block_on(test(lab))
+        let mut body = pin!(test(self.clone()));
+        self.sim.try_block_on(body.as_mut()).map_err(|Still| {
+            let namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            stands_still(&self.sim, &*self.store, &namespaces)
+        })
     }
 
     /// Runs `test` in a new laboratory on another store, for example one that injects faults.
@@ -122,9 +130,10 @@ impl Lab {
         F: FnOnce(Self) -> Fut,
         Fut: Future,
     {
-        let sim = Sim::new(seed);
+        let (sim, tokio) = (Sim::new(seed), tokio_for_steps());
         let store = make(Arc::new(sim.clone()));
-        Self::run_in(&sim, store, test)
+        let lab = Self { sim, store, machine_count: Arc::default(), namespaces: Arc::default() };
+        or_panic(lab.ran(&tokio, test))
     }
 
     /// Runs `test` on each store, in a laboratory of its own.
@@ -155,14 +164,25 @@ impl Lab {
         let builder = options(Abide::builder("memory").build(&build));
         let process = self.sim.process(machine.0);
         let abide = builder.simulated(process, Some(self.store.clone())).open().await?;
-        Ok((machine, abide))
+        Ok((machine, self.met(abide)))
     }
 
     /// Opens a client, which runs nothing, on a machine of its own.
     pub async fn client(&self) -> std::result::Result<Abide, ClientError> {
         let machine = self.machine_count.fetch_add(1, Ordering::Relaxed) + 1;
         let process = self.sim.process(machine);
-        Abide::builder("memory").simulated(process, Some(self.store.clone())).client().await
+        Abide::builder("memory")
+            .simulated(process, Some(self.store.clone()))
+            .client()
+            .await
+            .map(|abide| self.met(abide))
+    }
+
+    /// Remembers the namespace of a machine, for the message of a test that stands still.
+    fn met(&self, abide: Abide) -> Abide {
+        let namespace = abide.client_part().namespace().clone();
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace);
+        abide
     }
 
     /// Stops a machine at once, at any point.
@@ -228,6 +248,10 @@ impl Skipping for Idle {
     fn skip(&self, by: Duration) -> bool {
         self.0.skip(by)
     }
+
+    fn longest_life(&self) -> Option<Duration> {
+        self.0.longest_life()
+    }
 }
 
 /// Returns a transaction step whose closure receives the connection of its store: a `MemoryTable`
@@ -268,4 +292,11 @@ fn tokio_for_steps() -> tokio::runtime::Runtime {
         .enable_all()
         .build()
         .expect("a tokio runtime for the steps of the test")
+}
+
+/// Returns the world outside a test: the tokio of its steps, for at most this real time.
+fn outside(tokio: &tokio::runtime::Runtime, patience: Duration) -> Outside {
+    let steps = tokio.handle().clone();
+    let is_busy = Box::new(move || steps.metrics().num_alive_tasks() > 0);
+    Outside { patience, is_busy }
 }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use abide::prelude::*;
-use abide::testing::{self, Lab};
+use abide::testing::{self, Lab, Machine};
 
 #[workflow]
 async fn approved(ctx: Ctx) -> Result<u64> {
@@ -31,8 +31,17 @@ async fn never_answers(_ctx: Ctx) -> Result<()> {
 
 /// Returns the panic of a test that stands still, which must come at once.
 fn still<Fut: Future>(test: impl FnOnce(Abide) -> Fut) -> String {
+    said_at_once(|| testing::run(test))
+}
+
+/// Returns the panic of a test with several machines that stands still, which must come at once.
+fn still_in_lab<Fut: Future>(test: impl FnOnce(Lab) -> Fut) -> String {
+    said_at_once(|| Lab::run(1, test))
+}
+
+fn said_at_once<T>(test: impl FnOnce() -> T) -> String {
     let began = Instant::now();
-    let panic = catch_unwind(AssertUnwindSafe(|| testing::run(test))).err().expect("it stands still");
+    let panic = catch_unwind(AssertUnwindSafe(test)).err().expect("it stands still");
     assert!(began.elapsed() < secs(10), "it took {:?}", began.elapsed());
     panic.downcast_ref::<String>().expect("a text").clone()
 }
@@ -213,4 +222,152 @@ fn thirty_days_with_ten_workers_are_over_in_a_second() {
     // Without skipping, it would take many minutes.
     let busy = busy_time() - before;
     assert!(busy <= secs(1), "it took {busy:?}");
+}
+
+#[test]
+fn a_lab_whose_worker_waits_for_a_signal_which_nobody_sends_fails_with_why() {
+    let said = still_in_lab(async |lab: Lab| {
+        let (_, abide) = lab.worker().await?;
+        abide.run(approved, ()).id("a").await
+    });
+    let (first, why) = said.split_once('\n').expect("two lines");
+    assert_eq!(first, "nothing can happen any more, and the test still waits");
+    assert!(why.contains("workflow \"a\" is waiting for signal \"approval\""), "{said}");
+}
+
+#[test]
+fn a_lab_without_a_worker_stands_still() {
+    let said = still_in_lab(async |lab: Lab| lab.client().await?.run(approved, ()).id("a").await);
+    assert!(said.contains("workflow \"a\" "), "{said}");
+}
+
+#[test]
+fn a_lab_with_workers_and_a_client_stands_still_in_every_namespace() {
+    let said = still_in_lab(async |lab: Lab| {
+        let (_, other) = lab.worker_with(|builder| builder.namespace("other").session_ttl(secs(2))).await?;
+        let _other = other.start(approved, ()).id("b").await?;
+        let _worker = lab.worker().await?;
+        lab.client().await?.run(approved, ()).id("a").await
+    });
+    assert!(said.contains("\"a\" is waiting for") && said.contains("\"b\" is waiting for"), "{said}");
+}
+
+#[test]
+fn a_lab_stands_still_after_the_last_timer() {
+    let said = still_in_lab(async |lab: Lab| {
+        let (machine, _crashed) = lab.worker().await?;
+        let (_, abide) = lab.worker().await?;
+        let _month = abide.start(month, ()).id("month").await?;
+        lab.crash(machine);
+        abide.run(never_ends, ()).id("a").await
+    });
+    assert!(said.contains("\"a\" is held") && !said.contains("\"month\""), "{said}");
+}
+
+#[test]
+fn a_lab_waits_for_a_sleep_that_only_the_store_knows() {
+    let slept = Lab::run(1, async |lab: Lab| {
+        let (_, abide) = lab.worker_with(|builder| builder.park_after(ms(10))).await?;
+        abide.run(month, ()).await
+    });
+    assert_eq!(slept.unwrap(), 30);
+}
+
+#[test]
+fn a_lab_waits_for_a_delayed_start() {
+    let slept = Lab::run(1, async |lab: Lab| {
+        let _worker = lab.worker().await?;
+        lab.client().await?.run(month, ()).delay(days(30)).await
+    });
+    assert_eq!(slept.unwrap(), 30);
+}
+
+#[test]
+fn a_lab_waits_for_the_deadline_of_a_waiting_workflow() {
+    let (passed, error) = Lab::run(1, async |lab: Lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let began_at = lab.now();
+        let error = abide.run(approved, ()).deadline(days(30)).await.unwrap_err();
+        (lab.now().since(began_at), error)
+    });
+    assert!(passed >= days(30), "{passed:?}: {error}");
+}
+
+#[workflow]
+async fn counts_begins(ctx: Ctx) -> Result<u64> {
+    let begun = ctx.state::<std::sync::Arc<std::sync::atomic::AtomicU64>>();
+    match begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+        0 => ctx.step("lost", std::future::pending::<Result<u64>>).await,
+        begun => Ok(begun),
+    }
+}
+
+/// Lets a worker begin a workflow whose step never ends, lets the worker vanish, and waits for the
+/// result, which only a second worker can make after the session of the first has expired.
+fn check_takeover(session_ttl: Duration, vanish: impl Fn(&Lab, Machine)) {
+    let given = Lab::run(1, async |lab: Lab| {
+        let begun = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let options = |builder: abide::Builder| builder.state(begun.clone()).session_ttl(session_ttl);
+        let (machine, first) = lab.worker_with(options).await?;
+        first.start(counts_begins, ()).id("a").await?;
+        lab.sleep(secs(1)).await;
+        let (_, second) = lab.worker_with(options).await?;
+        vanish(&lab, machine);
+        second.handle::<u64>("a").result().await
+    });
+    assert_eq!(given.unwrap(), 1);
+}
+
+#[test]
+fn a_lab_waits_for_the_takeover_from_a_crashed_machine() {
+    check_takeover(secs(15), Lab::crash);
+    check_takeover(hours(1), Lab::crash);
+}
+
+#[test]
+fn a_lab_waits_for_the_takeover_from_a_frozen_machine() {
+    check_takeover(secs(15), Lab::freeze);
+    check_takeover(hours(1), Lab::freeze);
+}
+
+/// The session of the crashed machine lives on until the clock is where it was.
+#[test]
+fn a_lab_waits_for_the_takeover_after_the_clock_was_set_back() {
+    check_takeover(secs(15), |lab, machine| {
+        lab.crash(machine);
+        lab.set_clock_back(hours(1));
+    });
+}
+
+#[test]
+fn a_lab_waits_for_a_step_that_waits_for_the_outside_world() {
+    let given = Lab::run(1, async |lab: Lab| {
+        let (_, abide) = lab.worker().await?;
+        abide.run(slow_task, 500).await
+    });
+    assert_eq!(given.unwrap(), "task");
+    let given = Lab::run(1, async |lab: Lab| {
+        let (_, abide) = lab.worker().await?;
+        abide.run(takes_real_time, ()).await
+    });
+    assert_eq!(given.unwrap(), "blocking");
+}
+
+#[workflow]
+async fn takes_real_time(ctx: Ctx) -> Result<String> {
+    let work = || {
+        std::thread::sleep(ms(500));
+        Ok("blocking".to_owned())
+    };
+    ctx.blocking("work", work).await
+}
+
+#[test]
+fn a_lab_waits_for_a_test_that_itself_waits_for_the_outside_world() {
+    let waited = Lab::run(1, async |lab: Lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(approved, ()).await.unwrap();
+        tokio::time::timeout(ms(500), handle.result()).await
+    });
+    assert!(waited.is_err(), "{waited:?}");
 }

@@ -427,6 +427,8 @@ bugs! {
     StillnessAwaited = "stillness-awaited",
     /// A test in which nothing can happen any more does not say why.
     StillnessUnexplained = "stillness-unexplained",
+    /// A lab fails before a worker has taken over what a machine held that is gone.
+    DeadSessionUnawaited = "dead-session-unawaited",
     /// A test does not have the state that it was given.
     TestStateLost = "test-state-lost",
     /// A test that is to crash at every position crashes at none.

@@ -33,8 +33,8 @@ struct World {
     outside: Option<Outside>,
     /// The function that is called before each poll.
     observer: Mutex<Option<Observer>>,
-    /// The store whose time may be skipped.
-    skipping: OnceLock<Box<dyn Skipping>>,
+    /// The store whose time may be skipped, and the world outside it.
+    skipping: OnceLock<(Box<dyn Skipping>, Outside)>,
 }
 
 /// A store that misses nothing while a virtual clock skips idle time.
@@ -45,6 +45,10 @@ pub trait Skipping: Send + Sync {
     /// Lengthens the life of every session by the time to be skipped, because its heartbeats will
     /// be missing. Returns `false` if one of them is missing already.
     fn skip(&self, by: Duration) -> bool;
+
+    /// Returns the longest life of a session without a heartbeat. Returns `None` while recurring
+    /// work may still find one that has no heartbeats any more.
+    fn longest_life(&self) -> Option<Duration>;
 }
 
 /// A function that is called with the process before each poll; 0 stands for the caller of
@@ -83,8 +87,11 @@ impl Sim {
     /// Skips idle time from now on. Recurring work that finds nothing (heartbeats, looks for dead
     /// sessions) is left out: months pass as fast as a minute. `skipping` speaks for the store that
     /// all processes share.
-    pub fn skip_rests(&self, skipping: impl Skipping + 'static) {
-        let _ = self.0.skipping.set(Box::new(skipping));
+    ///
+    /// When only such work is left and it finds nothing, [`try_block_on`](Sim::try_block_on) ends,
+    /// unless the `outside` world still acts. Time does not wait for that world.
+    pub fn skip_rests(&self, skipping: impl Skipping + 'static, outside: Outside) {
+        let _ = self.0.skipping.set((Box::new(skipping), outside));
     }
 
     /// Calls `observer` with the process before each poll; 0 stands for the caller of
@@ -276,15 +283,18 @@ impl Sim {
                 return outside.wait_for_main(&self.0.woken, state, main);
             }
         }
-        if let Some(skipping) = self.0.skipping.get() {
+        if let Some((skipping, outside)) = self.0.skipping.get() {
             // `skipping` looks at the clock, which locks the state.
             drop(state);
-            let change_count = skipping.change_count();
+            let (change_count, longest_life) = (skipping.change_count(), skipping.longest_life());
             let by = self.lock().skippable(change_count);
             let most = if planted(Bug::RestsBarelySkipped) { Duration::from_secs(200) } else { Duration::MAX };
             let by = by.map(|by| by.min(most)).filter(|by| skipping.skip(*by));
             state = self.lock();
             by.into_iter().for_each(|by| state.skip(by));
+            if state.is_still(longest_life) {
+                return outside.wait_for_main(&self.0.woken, state, main);
+            }
         }
         let due = state.pass_time();
         // Wakers lock the state themselves.
@@ -414,7 +424,7 @@ impl Runtime for SimProcess {
     }
 
     fn minds_outside(&self) -> bool {
-        self.sim.0.outside.is_some()
+        self.sim.0.outside.is_some() || self.sim.0.skipping.get().is_some()
     }
 
     fn count_outside(&self, change: i64) {

@@ -66,6 +66,12 @@ impl MemoryStore {
         lock(&self.state).skip(by, self.clock.now())
     }
 
+    /// Returns the longest life of an open session without a heartbeat. Returns `None` when live
+    /// sessions will sweep another one, or may do so.
+    pub fn longest_life(&self) -> Option<Duration> {
+        lock(&self.state).longest_life(self.clock.now())
+    }
+
     fn apply<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&mut MemoryState, Timestamp) -> Result<T>,

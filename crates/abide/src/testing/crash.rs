@@ -136,7 +136,7 @@ impl Life {
                 }
                 passage
             });
-            let stands_still = || stands_still(sim, &*store, &root().namespace);
+            let stands_still = || stands_still(sim, &*store, [&root().namespace]);
             let first = Self::end(test, &probe, (sim, 1), tap.clone());
             let end = match first {
                 Ok(Err(reason)) => return Err(reason),

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Kind, Name, Namespace, Payload};
-use abide_engine::sim::{Outside, Sim, Still};
+use abide_engine::sim::{Sim, Still};
 use abide_engine::{TaskCode, why};
 use abide_store::{Clock, List, Store};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::tokio_for_steps;
+use super::{outside, tokio_for_steps};
 use crate::code::{MockTask, Registered, Task, Workflow};
 use crate::ctx::State;
 use crate::open::TestParts;
@@ -42,7 +42,7 @@ impl Default for Test {
 
 impl Test {
     /// How long, in real time, the virtual clock waits for steps that wait for the outside world.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
     /// A test without options.
     pub fn new() -> Self {
@@ -159,7 +159,7 @@ impl Test {
                 Ok(test(abide).await)
             });
             sim.try_block_on(body.as_mut()).unwrap_or_else(|Still| match store.get() {
-                Some((store, namespace)) => Err(stands_still(sim, &**store, namespace)),
+                Some((store, namespace)) => Err(stands_still(sim, &**store, [namespace])),
                 None => Err("the engine of the test does not open".to_owned()),
             })
         })?;
@@ -186,9 +186,7 @@ impl Test {
     pub(super) fn inside<T>(&self, body: impl FnOnce(&Sim) -> T) -> T {
         let tokio = tokio_for_steps();
         let _inside = tokio.enter();
-        let steps = tokio.handle().clone();
-        let is_busy = Box::new(move || steps.metrics().num_alive_tasks() > 0);
-        body(&Sim::beside(0, Outside { patience: self.patience, is_busy }))
+        body(&Sim::beside(0, outside(&tokio, self.patience)))
     }
 }
 
@@ -208,11 +206,18 @@ pub(super) async fn opened(builder: Builder) -> Result<Abide, String> {
 }
 
 /// Explains why the test stands still: the sentence of every open execution.
-pub(super) fn stands_still(sim: &Sim, store: &dyn Store, namespace: &Namespace) -> String {
+pub(super) fn stands_still<'a>(
+    sim: &Sim,
+    store: &dyn Store,
+    namespaces: impl IntoIterator<Item = &'a Namespace>,
+) -> String {
     const SENTENCE_COUNT_MAX: usize = 20;
     let sentences = sim.block_on(async {
-        let list = List::of(namespace.clone(), 1_000);
-        let items = store.list(list).await.map(|listing| listing.items).unwrap_or_default();
+        let mut items = Vec::new();
+        for namespace in namespaces {
+            let list = List::of(namespace.clone(), 1_000);
+            items.extend(store.list(list).await.map(|listing| listing.items).unwrap_or_default());
+        }
         let open = items.into_iter().filter(|item| item.kind != Kind::Builtin);
         let mut sentences = Vec::new();
         for item in

@@ -59,6 +59,8 @@ impl Outside {
             // does.
             let held_count = Arc::strong_count(main) - 1;
             let is_awaited = held_count > state.inside.values().sum() || (self.is_busy)();
+            // A clock that does not follow the outside has not waited for any closure yet.
+            let is_awaited = is_awaited || (state.outside_count > 0 && state.waited < self.patience);
             let is_awaited = is_awaited || planted(Bug::StillnessAwaited);
             if !is_awaited || stopwatch.elapsed() >= self.patience {
                 return Next::Still;

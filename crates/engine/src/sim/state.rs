@@ -5,9 +5,14 @@ use std::task::Waker;
 use std::time::Duration;
 
 use abide_core::Timestamp;
+use abide_core::planted::{Bug, planted};
 
 use super::{MAIN, Task};
 use crate::runtime::Moment;
+
+/// The least time in which only rests end before the world counts as still. A rest may end for a
+/// part of the recurring work only, and the rarest part comes round once a minute.
+const STILL_AFTER: Duration = Duration::from_secs(600);
 
 /// The moment and the number of a timer.
 pub(super) type TimerKey = (Moment, u64);
@@ -36,6 +41,8 @@ pub(super) struct WorldState {
     happened_at: Moment,
     /// The number of changes at that moment.
     change_count: u64,
+    /// The last moment, on the clock of rests, when a session might still have been found dead.
+    unsettled_at: Moment,
     next_timer: u64,
     /// The number of executions whose code waits for the outside world.
     pub(super) outside_count: i64,
@@ -84,6 +91,7 @@ impl WorldState {
             skipped: Duration::ZERO,
             happened_at: Moment::new(Duration::ZERO),
             change_count: 0,
+            unsettled_at: Moment::new(Duration::ZERO),
             next_timer: 0,
             outside_count: 0,
             waited: Duration::ZERO,
@@ -133,6 +141,26 @@ impl WorldState {
         let (next_at, event_at) = (self.next_at()?, self.next_event_at()?);
         let is_quiet = next_at < event_at && self.rests.values().all(|rest| rest.set_at > self.happened_at);
         is_quiet.then(|| event_at.since(self.moment))
+    }
+
+    /// Whether nothing can happen any more: no timer is set but for rests, and each of these has
+    /// ended for long enough without any change. `longest_life` is that of a session, or `None`
+    /// while one may be found dead.
+    ///
+    /// An execution that is due later needs no rule, because a worker that could run it has set a
+    /// timer. The end of a session whose process is gone has no timer. But no such session seems to
+    /// have its heartbeats for as long as it lives without them, and this waits three times as
+    /// long: a lease whose answer was lost is found by the third heartbeat.
+    pub(super) fn is_still(&mut self, longest_life: Option<Duration>) -> bool {
+        let longest_life = longest_life.or(planted(Bug::DeadSessionUnawaited).then_some(Duration::ZERO));
+        let Some(life) = longest_life else {
+            self.unsettled_at = self.rest_moment();
+            return self.next_at().is_none();
+        };
+        let quiet_from = self.happened_at.max(self.unsettled_at);
+        let is_long = self.rest_moment().since(quiet_from) >= STILL_AFTER.max(life.saturating_mul(3));
+        let is_quiet = is_long && self.rests.values().all(|rest| rest.set_at > quiet_from);
+        self.next_event_at().is_none() && (is_quiet || self.rests.is_empty())
     }
 
     /// Lets time pass without ending rests.

@@ -148,6 +148,20 @@ impl MemoryState {
         true
     }
 
+    /// Returns the longest life of an open session without a heartbeat. Returns `None` when live
+    /// sessions will sweep another one, or may do so: it has missed a heartbeat, or lives for
+    /// longer because the clock was set back.
+    pub(super) fn longest_life(&self, now: Timestamp) -> Option<Duration> {
+        let open = || self.sessions.values().filter(|found| found.retired.is_none());
+        // Three heartbeats fit into one life, so at least two thirds of it are left.
+        let is_kept = |found: &Session| {
+            let ttl = found.worker.ttl;
+            (ttl / 2..=ttl).contains(&found.expires_at.since(now))
+        };
+        let is_settled = !open().any(|found| found.is_live(now)) || open().all(is_kept);
+        is_settled.then(|| open().map(|found| found.worker.ttl).max().unwrap_or_default())
+    }
+
     /// Ends the sessions that have expired.
     pub(super) fn sweep(&mut self, now: Timestamp) {
         let expired = |found: &Session| found.retired.is_none() && !found.is_live(now);
