@@ -288,7 +288,8 @@ impl Sim {
             drop(state);
             let (change_count, longest_life) = (skipping.change_count(), skipping.longest_life());
             let by = self.lock().skippable(change_count);
-            let most = if planted(Bug::RestsBarelySkipped) { Duration::from_secs(200) } else { Duration::MAX };
+            let most =
+                if planted(Bug::RestsBarelySkipped) { Duration::from_secs(200) } else { Duration::MAX };
             let by = by.map(|by| by.min(most)).filter(|by| skipping.skip(*by));
             state = self.lock();
             by.into_iter().for_each(|by| state.skip(by));
