@@ -298,7 +298,7 @@ fn commits_that_fail_are_reported_once_for_all_executions() {
             for outage in 0..2 {
                 is_away.store(true, Ordering::Relaxed);
                 for nth in 0..50 {
-                    worker.start(fine, ()).id(&format!("fine-{outage}-{nth}")).await.unwrap();
+                    worker.start(fine, ()).id(format!("fine-{outage}-{nth}")).await.unwrap();
                 }
                 lab.sleep(minutes(1)).await;
                 is_away.store(false, Ordering::Relaxed);
