@@ -91,7 +91,8 @@ impl Lab {
     /// # Panics
     /// If the test panics, or nothing can happen any more while it still waits. The message has the
     /// sentence of [`why`](crate::Handle::why) of every open execution. If the test or a step waits
-    /// for the outside world, the panic comes after a minute of real time.
+    /// for the outside world, the panic comes after a minute of real time. A thread, or a job of
+    /// `spawn_blocking`, that nobody awaits is not waited for.
     #[track_caller]
     pub fn run<F, Fut>(seed: u64, test: F) -> Fut::Output
     where

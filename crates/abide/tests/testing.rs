@@ -508,6 +508,24 @@ fn a_replay_tells_of_code_that_ends_where_it_went_on() {
     }
 }
 
+#[workflow]
+async fn fails_at_once(_ctx: Ctx, _: ()) -> Result<()> {
+    Err(Error::new("no"))
+}
+
+/// Nothing shows that its code had something else to do.
+#[test]
+fn code_that_fails_where_no_outcome_was_recorded_fits() {
+    let history = run(async |abide: Abide| {
+        abide.start(fails_at_once, ()).id("v-1").delay(hours(1)).await.unwrap();
+        exported(&abide).await
+    });
+    let found = replay(history);
+    assert!(found.fits(), "{found}");
+    let next = found.goes_on.unwrap();
+    assert!(next.starts_with("its end, failed: no"), "{next}");
+}
+
 struct IsMended(bool);
 
 #[workflow]

@@ -24,8 +24,9 @@ const EARLY_COUNT_MAX: usize = 1_024;
 const EARLY_BYTES_MAX: usize = 16 << 20;
 
 /// The number of recovered leases that are remembered: more than the answers on their way can
-/// bring, which are to starts (`request_count_max`) and to claims (`execution_count_max`). If an
-/// older one comes once more, the store refuses its holder, but a closure would begin before that.
+/// bring with the default options, which are to starts (`request_count_max`) and to claims
+/// (`execution_count_max`). If an older one comes once more, the store refuses its holder, but a
+/// closure would begin before that.
 const RECOVERED_COUNT_MAX: usize = 1 << 16;
 
 #[derive(Default)]

@@ -40,7 +40,7 @@ pub struct Replay {
     pub unused: Vec<String>,
     /// The difference between the end of the code and the recorded end. An end that the recorded
     /// code did not make (a terminate, a deadline that it could not see) is not compared. Code that
-    /// fails at once where the recorded code went on differs too.
+    /// fails at once where the recorded code surely went on differs too.
     pub differs: Option<String>,
     /// The first new action of the code after the recorded history. Its end counts as one unless
     /// the recorded code made an end too, which is compared.
@@ -176,8 +176,8 @@ struct Part {
     entries: Vec<Entry>,
     /// The end of the run, if its code made one.
     end: Option<Event>,
-    /// Whether the run has not ended.
-    is_open: bool,
+    /// Whether its recorded code surely went on behind the last entry.
+    went_on: bool,
 }
 
 impl Part {
@@ -185,7 +185,10 @@ impl Part {
     fn of(history: &History, count: usize) -> Self {
         let mut entries = history.runs[count - 1].clone();
         let end = entries.last().filter(|entry| entry.event.is_terminal());
-        let is_open = end.is_none();
+        // An outcome and the end that follows from it share a commit. A transaction has one of its
+        // own, and orders and blocks come from elsewhere.
+        let last_op = entries.last().and_then(|entry| entry.event.op());
+        let went_on = end.is_none() && last_op.is_some_and(|op| op.kind != OpKind::Transaction);
         let end = end.filter(|_| !is_made_by_others(history, &entries));
         let end = end.map(|entry| canonical(entry.event.clone()));
         let is_active = |entries: &[Entry]| {
@@ -195,7 +198,7 @@ impl Part {
         while entries.len() > 1 && !is_active(&entries) {
             entries.pop();
         }
-        Self { entries, end, is_open }
+        Self { entries, end, went_on }
     }
 
     fn start(&self) -> Arc<Start> {
@@ -281,7 +284,7 @@ impl Part {
                 let hidden = hidden.unwrap_or_default();
                 Some(format!("it was recorded as {}, and is {}{hidden}", describe(end), describe(ended)))
             }
-            (None, Some(ended @ Event::Failed(_))) if self.is_open && is_at_once => {
+            (None, Some(ended @ Event::Failed(_))) if self.went_on && is_at_once => {
                 Some(format!("it was recorded as not ended, and is {}", describe(ended)))
             }
             (Some(Event::Cancelled { .. } | Event::Failed(_)), None) | (None, _) => None,
