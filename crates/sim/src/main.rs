@@ -1,8 +1,8 @@
 //! The command line of the simulator; `cargo xtask sim` builds and calls it.
 
+mod coverage;
 mod plant;
 
-use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
@@ -17,6 +17,8 @@ use abide_sim::{
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueEnum};
+
+use crate::coverage::Coverage;
 
 /// Worlds consist of small objects that come and go: with the system's allocator they take a tenth
 /// longer.
@@ -56,7 +58,8 @@ struct Arguments {
     /// With --seeds: add a line about the range to this file
     #[arg(long, value_name = "FILE", requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     record: Option<PathBuf>,
-    /// With --seeds: fail if a line of this file never happened; UPDATE_EXPECT=1 adds new lines
+    /// With --seeds: fail if a line of this file never happened; UPDATE_EXPECT=1 adds new lines,
+    /// and looks for further seeds in which rare ones happen
     #[arg(long, value_name = "FILE", requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     coverage: Option<PathBuf>,
     /// With --seeds: go on after a seed that fails
@@ -225,7 +228,7 @@ fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
         writeln!(record, "{line}").map_err(|error| format!("the record cannot be written: {error}"))?;
     }
     match failed.first() {
-        None => coverage.map_or(Ok(()), |coverage| coverage.check(&totals)),
+        None => coverage.map_or(Ok(()), |coverage| coverage.check(&totals, &seeds, lived)),
         Some(seed) => {
             Err(format!("{} of the seeds fail; to repeat: {}", failed.len(), arguments.repeat(*seed)))
         }
@@ -236,55 +239,6 @@ fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
 fn open(path: &PathBuf) -> Result<File, String> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     opened.map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// The coverage: everything that has ever happened must continue to happen. A fault that no longer
-/// strikes proves nothing.
-struct Coverage {
-    path: PathBuf,
-    /// The lines of the file.
-    expected: BTreeSet<String>,
-    /// Whether new cells are added to the file.
-    is_update: bool,
-}
-
-impl Coverage {
-    /// Reads the file, and checks that it can be written if it has to be.
-    fn open(path: &PathBuf) -> Result<Self, String> {
-        let is_update = std::env::var_os("UPDATE_EXPECT").is_some();
-        if is_update {
-            open(path)?;
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self { path: path.clone(), expected: text.lines().map(str::to_owned).collect(), is_update })
-    }
-
-    /// Checks that every cell of the file was filled and that most kills hit work under way. An
-    /// update adds cells first; it takes none away, because a cell that is empty today may be empty
-    /// by mistake. To remove a cell, delete its line.
-    fn check(&self, totals: &Totals) -> Result<(), String> {
-        // A rare cell may not happen at all after the next change of the engine.
-        const OFTEN: u64 = 20;
-        if self.is_update {
-            let lines: String = self.updated(totals.cells(OFTEN));
-            std::fs::write(&self.path, lines).map_err(|error| format!("{}: {error}", self.path.display()))?;
-        }
-        let missing = self.missing(&totals.cells(1));
-        if !missing.is_empty() {
-            let path = self.path.display();
-            return Err(format!("lines of {path} that never happened: {}", missing.join(", ")));
-        }
-        let kills = totals.kills();
-        if kills.is_mostly_under_way() { Ok(()) } else { Err(format!("most kills hit no work: {kills:?}")) }
-    }
-
-    fn updated(&self, cells: BTreeSet<String>) -> String {
-        self.expected.union(&cells).map(|cell| format!("{cell}\n")).collect()
-    }
-
-    fn missing(&self, cells: &BTreeSet<String>) -> Vec<&str> {
-        self.expected.iter().filter(|cell| !cells.contains(*cell)).map(String::as_str).collect()
-    }
 }
 
 /// Returns a name for this build: the commit, if `cargo xtask sim` built it, or else the length and
@@ -317,13 +271,5 @@ mod tests {
             let all = ["abide-sim", "--seeds", "0..9"].iter().chain(given);
             assert_eq!(Arguments::parse_from(all).repeat(7), expected);
         }
-    }
-
-    #[test]
-    fn an_update_of_the_coverage_only_adds() {
-        let set = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<BTreeSet<_>>();
-        let coverage = Coverage { path: PathBuf::new(), expected: set(&["a", "c"]), is_update: true };
-        assert_eq!(coverage.updated(set(&["b", "c"])), "a\nb\nc\n");
-        assert_eq!(coverage.missing(&set(&["b", "c"])), ["a"]);
     }
 }

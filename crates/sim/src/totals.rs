@@ -95,18 +95,16 @@ impl Totals {
         }
     }
 
-    /// Returns every sort of thing that happened at least this often.
-    pub fn cells(&self, count_min: u64) -> BTreeSet<String> {
-        let faults = self.faults.iter().map(|(what, struck)| (format!("fault {what}"), struck.count));
-        let answers = self.answers.iter().map(|(what, count)| (format!("asked {what}"), *count));
-        let events = self.events.iter().map(|(what, count)| (format!("recorded {what}"), *count));
-        let on_sqlite =
-            self.sqlite_faults.iter().map(|(what, count)| (format!("fault on sqlite {what}"), *count));
-        let calls = self.calls.iter().map(|(what, count)| (format!("called {what}"), *count));
-        let pairs = self.pairs.iter().map(|(what, count)| (format!("open {what}"), *count));
-        let met = self.met.iter().map(|(what, count)| (format!("met {what}"), *count));
-        let all = faults.chain(on_sqlite).chain(answers).chain(events).chain(calls).chain(pairs).chain(met);
-        all.filter(|(_, count)| *count >= count_min).map(|(cell, _)| cell).collect()
+    /// Returns every sort of thing that happened.
+    pub fn cells(&self) -> BTreeSet<String> {
+        let faults = self.faults.keys().map(|what| format!("fault {what}"));
+        let on_sqlite = self.sqlite_faults.keys().map(|what| format!("fault on sqlite {what}"));
+        let answers = self.answers.keys().map(|what| format!("asked {what}"));
+        let events = self.events.keys().map(|what| format!("recorded {what}"));
+        let calls = self.calls.keys().map(|what| format!("called {what}"));
+        let pairs = self.pairs.keys().map(|what| format!("open {what}"));
+        let met = self.met.keys().map(|what| format!("met {what}"));
+        faults.chain(on_sqlite).chain(answers).chain(events).chain(calls).chain(pairs).chain(met).collect()
     }
 
     /// Returns the number of faults that struck.
