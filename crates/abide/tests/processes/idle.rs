@@ -5,7 +5,7 @@ use std::path::Path;
 use abide::prelude::*;
 use abide::rusqlite::Connection;
 
-use crate::clock::{Stopwatch, beside, in_time, pause, pause_thread};
+use crate::clock::{Stopwatch, pause};
 use crate::flows::{sleeper, waiter};
 use crate::in_turn;
 use crate::look::{self, Look};
@@ -13,15 +13,14 @@ use crate::process::Process;
 use crate::roles::{Kind, Role};
 
 const IDLE_MS: u64 = 3_000;
-/// The allowed processor time. A build without optimization needs about 0.25 on a quiet machine,
-/// nearly all of it for 20 queries per second.
-const CPU_PERCENT_MAX: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.3 };
-/// The most processor time on a slow machine, as a multiple of the time that this process needs for
-/// the queries alone.
-const QUESTION_TIMES_MAX: f64 = 2.5;
-const QUESTION_EVERY_MS: u64 = 50;
-/// The heartbeats allowed: the time to live is 15 seconds, and three beats fit into it.
-const HEARTBEAT_COUNT_MAX: i64 = 1;
+/// The allowed processor time. Without optimization, a worker needs about 0.15 and a client 0.06.
+const CPU_PERCENT_MAX: f64 = 0.5;
+/// The number of measurements, the least of which counts: other processes can only add to the
+/// processor time of a process, by taking the caches from it.
+const TRY_COUNT: u32 = 5;
+/// The least time between two heartbeats: the time to live is 15 seconds, and three beats fit into
+/// it.
+const HEARTBEAT_EVERY_MS: u64 = 5_000;
 const OPEN_COUNT: u64 = 100;
 
 #[test]
@@ -39,7 +38,7 @@ fn an_idle_worker_costs_next_to_nothing_and_writes_nothing_but_heartbeats() {
         // By then the worker no longer expects news: it listens more closely for a second after
         // each.
         pause(ms(1_300)).await;
-        in_time(async |_| measure(worker.pid(), &connection, folder.path()).await).await;
+        check_idle(worker.pid(), &connection, folder.path()).await;
     });
 }
 
@@ -59,7 +58,7 @@ fn a_client_that_waits_for_a_thousand_results_costs_next_to_nothing_and_hears_of
         let connection = Connection::open(look::database(folder.path())).expect("the database");
         // By then all of them have looked.
         pause(ms(2_000)).await;
-        in_time(async |_| measure(watcher.pid(), &connection, folder.path()).await).await;
+        check_idle(watcher.pid(), &connection, folder.path()).await;
         let _worker = Process::spawn_ready(&Role::worker(folder.path())).await;
         for n in [HANDLE_COUNT - 1, 0, 500] {
             client.handle::<u64>(&format!("waiter-{n}")).signal("go", &7u64).await.expect("a signal");
@@ -69,45 +68,33 @@ fn a_client_that_waits_for_a_thousand_results_costs_next_to_nothing_and_hears_of
 }
 
 /// Checks that an idle process costs next to nothing, and writes nothing but heartbeats.
-async fn measure(pid: u32, connection: &Connection, folder: &Path) -> Result<(), String> {
+async fn check_idle(pid: u32, connection: &Connection, folder: &Path) {
+    let mut least = f64::INFINITY;
+    for _ in 0..TRY_COUNT {
+        least = least.min(cpu_percent(pid, connection, folder).await);
+        if least < CPU_PERCENT_MAX {
+            return;
+        }
+    }
+    panic!("{least:.3} % CPU, and more in each other of {TRY_COUNT} measurements");
+}
+
+/// Returns the processor time of an idle process, in percent. Panics if it writes anything but
+/// heartbeats.
+async fn cpu_percent(pid: u32, connection: &Connection, folder: &Path) -> f64 {
     let before = Cost::of(pid, connection, folder);
     let watch = Stopwatch::start();
-    let question_percent = questions(folder).await;
+    pause(ms(IDLE_MS)).await;
     let elapsed = watch.elapsed();
     let after = Cost::of(pid, connection, folder);
     let cpu_percent = (after.cpu_ns - before.cpu_ns) as f64 / elapsed.as_nanos() as f64 * 100.0;
     let (commits, written) = (after.version - before.version, after.written - before.written);
-    println!(
-        "idle: {cpu_percent:.3} % CPU ({question_percent:.3} % for questions alone), {commits} commits, {written} bytes written"
-    );
-    let cpu_percent_max = (question_percent * QUESTION_TIMES_MAX).max(CPU_PERCENT_MAX);
-    let problems = [
-        (cpu_percent >= cpu_percent_max, format!("{cpu_percent:.3} % CPU of {cpu_percent_max:.3}")),
-        (commits > HEARTBEAT_COUNT_MAX, format!("{commits} commits in {elapsed:?}")),
-        (written > 64 << 10, format!("{written} bytes written")),
-        (before.sizes != after.sizes, "the files grew".to_owned()),
-    ];
-    let problems: Vec<_> = problems.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| what).collect();
-    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
-}
-
-/// Makes for a while the queries of an idle process, and nothing else. Returns the processor time,
-/// in percent.
-async fn questions(folder: &Path) -> f64 {
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let folder = folder.to_owned();
-    // This needs a thread of its own, because processor time is counted per thread.
-    beside(move || {
-        let connection = Connection::open(look::database(&folder)).expect("the database");
-        let (before_ns, watch) = (own_cpu_ns(), Stopwatch::start());
-        for _ in 0..IDLE_MS / QUESTION_EVERY_MS {
-            pause_thread(ms(QUESTION_EVERY_MS));
-            count(&connection, "PRAGMA data_version");
-        }
-        let elapsed_ns = watch.elapsed().as_nanos() as f64;
-        let _ = sender.send((own_cpu_ns() - before_ns) as f64 / elapsed_ns * 100.0);
-    });
-    receiver.await.expect("the thread ends")
+    println!("idle: {cpu_percent:.3} % CPU, {commits} commits, {written} bytes written");
+    let heartbeat_count_max = elapsed.as_millis() / u128::from(HEARTBEAT_EVERY_MS) + 1;
+    assert!(u128::from(commits.cast_unsigned()) <= heartbeat_count_max, "{commits} commits in {elapsed:?}");
+    assert!(written <= 64 << 10, "{written} bytes written");
+    assert_eq!(before.sizes, after.sizes, "the files grew");
+    cpu_percent
 }
 
 fn count(connection: &Connection, query: &str) -> i64 {
@@ -148,12 +135,6 @@ fn cpu_ns(pid: u32) -> u64 {
         text.split_whitespace().next()?.parse::<u64>().ok()
     };
     threads.filter_map(|thread| of_thread(thread.ok()?.path())).sum()
-}
-
-/// Returns the processor time of this thread.
-fn own_cpu_ns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("a thread runs");
-    text.split_whitespace().next().and_then(|text| text.parse().ok()).expect("a number")
 }
 
 fn written_bytes(pid: u32) -> u64 {
