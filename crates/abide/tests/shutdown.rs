@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock, mpsc};
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide::{Builder, ClientError};
-use abide_core::Bounds;
+use abide_core::{Bounds, Namespace};
 use abide_store::faults::{Fault, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
-use abide_store::{Clock, Store};
+use abide_store::{Clock, Notice, Store, Workers};
 use tokio::sync::Notify;
 
 /// What the closures of these tests share.
@@ -162,6 +162,114 @@ fn orders_count_while_a_worker_shuts_down() {
         // A task as a whole is one closure, which may finish.
         check(Ordered::Pause, (Status::Paused, Status::Completed));
     }
+}
+
+/// A store that cannot describe messages says only that something has changed.
+#[test]
+fn an_order_that_a_store_only_hints_at_counts_at_once_while_a_worker_shuts_down() {
+    let vague = |clock| -> Arc<dyn Store> {
+        FaultyStore::disturbing(MemoryStore::new(clock, Bounds::default()), |notice| match notice {
+            Notice::Message { .. } => NoticeFault::Lose,
+            Notice::Ready | Notice::Changed => NoticeFault::None,
+        })
+    };
+    Lab::run_on(1, vague, |lab| async move {
+        let closures = Arc::new(Closures::default());
+        let (_, abide) = lab.worker_with(sharing(&closures)).await.unwrap();
+        let client = lab.client().await.unwrap();
+        start_step(&abide).await;
+        closures.has_begun.notified().await;
+        let others = async {
+            lab.sleep(secs(1)).await;
+            client.handle::<u32>("one").terminate("enough").await.unwrap();
+            // Its timer is a change that the store hints at.
+            client.start(waiting, ()).id("timer").delay(hours(1)).await.unwrap();
+            lab.sleep(ms(100)).await;
+            client.handle::<u32>("one").status().await.unwrap()
+        };
+        let ((), status) = futures_util::join!(abide.shutdown(), others);
+        assert_eq!(status, Status::Cancelled);
+    });
+}
+
+/// Shuts a worker down around a running closure, and ends that when `meanwhile` is over.
+async fn shut_down_around<T>(lab: &Lab, meanwhile: impl Future<Output = T>) -> T {
+    let closures = Arc::new(Closures::default());
+    let (_, abide) = lab.worker_with(sharing(&closures)).await.unwrap();
+    start_step(&abide).await;
+    closures.has_begun.notified().await;
+    let others = async {
+        let found = meanwhile.await;
+        assert_eq!(abide.handle::<u32>("one").status().await.unwrap(), Status::Running, "the grace lasts");
+        closures.may_end.notify_one();
+        found
+    };
+    futures_util::join!(abide.shutdown(), others).1
+}
+
+/// Returns why the session of the first worker has ended.
+async fn first_end(lab: &Lab) -> Option<String> {
+    let workers = Workers { namespace: Namespace::default(), after: None, limit: 1 };
+    lab.store().workers(workers).await.unwrap().remove(0).retired
+}
+
+#[test]
+fn a_worker_that_shuts_down_does_not_look_for_dead_ones() {
+    Lab::run(1, |lab| async move {
+        let short = |builder: Builder| builder.lanes(["other"]).session_ttl(secs(3));
+        let (machine, _dead) = lab.worker_with(short).await.unwrap();
+        let meanwhile = async {
+            lab.crash(machine);
+            lab.sleep(secs(9)).await;
+            first_end(&lab).await
+        };
+        assert_eq!(shut_down_around(&lab, meanwhile).await, None);
+        let _next = lab.worker().await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(first_end(&lab).await.as_deref(), Some("expired"));
+    });
+}
+
+#[test]
+fn a_worker_that_shuts_down_looks_after_nothing_that_others_left() {
+    Lab::run(1, |lab| async move {
+        let client = lab.client().await.unwrap();
+        let handle = client.handle::<u32>("other");
+        let meanwhile = async {
+            client.start(waiting, ()).id("other").lane("nobody").await.unwrap();
+            handle.terminate("enough").await.unwrap();
+            lab.sleep(secs(9)).await;
+            handle.status().await.unwrap()
+        };
+        assert_ne!(shut_down_around(&lab, meanwhile).await, Status::Cancelled);
+        let _next = lab.worker().await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Cancelled);
+    });
+}
+
+#[test]
+fn after_a_shutdown_nothing_is_kept_and_the_store_is_left_alone() {
+    let faulty = Arc::new(OnceLock::<Arc<FaultyStore>>::new());
+    let made = faulty.clone();
+    let make = move |clock| -> Arc<dyn Store> {
+        let store = MemoryStore::new(clock, Bounds::default());
+        made.get_or_init(|| FaultyStore::scripted(store, Vec::new())).clone()
+    };
+    Lab::run_on(1, make, |lab| async move {
+        let closures = Arc::new(Closures::default());
+        let (_, abide) = lab.worker_with(sharing(&closures)).await.unwrap();
+        start_step(&abide).await;
+        closures.has_begun.notified().await;
+        futures_util::join!(abide.shutdown(), async { closures.may_end.notify_one() });
+        drop(abide);
+        // Pauses of recurring work end within a minute.
+        lab.sleep(minutes(2)).await;
+        assert_eq!(Arc::strong_count(&closures), 1, "the engine is gone, and the state with it");
+        let before = faulty.get().unwrap().counts();
+        lab.sleep(hours(1)).await;
+        assert_eq!(faulty.get().unwrap().counts(), before);
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use abide::prelude::*;
 use abide::testing::Lab;
+use abide_store::Prune;
 use futures_util::join;
 use tokio::sync::Semaphore;
 
@@ -130,6 +131,57 @@ fn a_parent_names_its_blocked_child_first_wherever_that_stands() {
         lab.sleep(secs(5)).await;
         let why = parent.why().await.unwrap();
         assert!(why.contains(r#"child "stuck" "#) && why.contains(", which is blocked since "), "{why}");
+        assert!(!why.contains("sleeping"), "{why}");
+    });
+}
+
+/// Waits for a signal.
+#[workflow]
+async fn told_to_end(ctx: Ctx) -> Result<()> {
+    ctx.recv("end").await
+}
+
+#[workflow]
+async fn two_children(ctx: Ctx) -> Result<()> {
+    let sleeper = ctx.run(sleeps_long, ()).id("sleeper");
+    let second = ctx.run(told_to_end, ()).id("second");
+    let (slept, ended) = futures_util::join!(sleeper.into_future(), second.into_future());
+    slept.and(ended)
+}
+
+#[test]
+fn a_paused_child_is_described_rather_than_one_that_sleeps() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let parent = abide.start(two_children, ()).id("parent").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = parent.why().await.unwrap();
+        assert!(why.contains("sleeping") && !why.contains("signal"), "{why}");
+        abide.handle::<()>("second").pause().await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = parent.why().await.unwrap();
+        assert!(why.contains(r#"child "second" "#) && why.contains(", which is paused "), "{why}");
+        assert!(!why.contains("sleeping"), "{why}");
+    });
+}
+
+/// The child ended, and was deleted before its parent could read that.
+#[test]
+fn a_missing_child_is_described_rather_than_one_that_sleeps() {
+    Lab::run(1, |lab| async move {
+        let options = |builder: abide::Builder| builder.lanes(["parents"]).park_after(hours(1));
+        let (machine, parents) = lab.worker_with(options).await.unwrap();
+        let _children = lab.worker().await.unwrap();
+        parents.start(two_children, ()).id("parent").lane("parents").await.unwrap();
+        lab.sleep(secs(5)).await;
+        lab.freeze(machine);
+        let client = lab.client().await.unwrap();
+        client.handle::<()>("second").signal("end", &()).await.unwrap();
+        lab.sleep(secs(1)).await;
+        let ended = Prune { finished_before: lab.now(), limit: 1 };
+        assert_eq!(lab.store().prune(ended).await.unwrap(), 1);
+        let why = client.handle::<()>("parent").why().await.unwrap();
+        assert!(why.contains(r#"child "second" "#) && why.contains(", which does not exist"), "{why}");
         assert!(!why.contains("sleeping"), "{why}");
     });
 }

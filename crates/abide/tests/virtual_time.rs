@@ -371,3 +371,57 @@ fn a_lab_waits_for_a_test_that_itself_waits_for_the_outside_world() {
     });
     assert!(waited.is_err(), "{waited:?}");
 }
+
+/// The caller misses the end, because the execution is deleted at once. It looks again after a
+/// minute, when every pause of recurring work has long ended.
+#[test]
+fn a_lab_waits_for_the_rarest_part_of_recurring_work() {
+    let given = Lab::run(1, async |lab: Lab| {
+        let (_, abide) = lab.worker().await?;
+        let handle = abide.start(approved, ()).id("a").await?;
+        lab.sleep(secs(50)).await;
+        let others = async {
+            lab.sleep(secs(1)).await;
+            handle.signal("approval", &1).await.unwrap();
+            // The caller looks for ended executions every 20 ms at most.
+            lab.sleep(ms(10)).await;
+            let ended = abide_store::Prune { finished_before: lab.now(), limit: 1 };
+            assert_eq!(lab.store().prune(ended).await.unwrap(), 1);
+        };
+        let client = lab.client().await?;
+        futures_util::join!(client.handle::<u64>("a").result(), others).0
+    });
+    assert!(matches!(given, Err(ClientError::Unknown { .. })), "{given:?}");
+}
+
+/// Is blocked below the number of its worker, because it awaits something other than a ctx
+/// operation.
+#[workflow]
+async fn stops_below(ctx: Ctx, number: u64) -> Result<u64> {
+    if number < *ctx.state::<u64>() {
+        std::future::pending::<()>().await;
+    }
+    Ok(number)
+}
+
+/// A worker that knows many blocked executions looks for others rarely. Here it pauses for 13
+/// minutes, and another build is blocked in the second of them.
+#[test]
+fn a_lab_waits_for_a_rest_that_began_before_the_last_change() {
+    let given = Lab::run(1, async |lab: Lab| {
+        let (machine, able) = lab.worker_with(|builder| builder.state(1_u64)).await?;
+        lab.sleep(secs(1)).await;
+        for _ in 0..400 {
+            able.start(stops_below, 0).await?;
+        }
+        lab.sleep(minutes(2)).await;
+        let (_, unable) = lab.worker_with(|builder| builder.state(2_u64)).await?;
+        lab.freeze(machine);
+        let handle = unable.start(stops_below, 1).await?;
+        lab.sleep(secs(1)).await;
+        lab.thaw(machine);
+        assert_eq!(handle.status().await?, Status::Blocked);
+        handle.result().await
+    });
+    assert_eq!(given.unwrap(), 1);
+}
