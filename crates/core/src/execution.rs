@@ -448,7 +448,7 @@ impl Execution {
         }
     }
 
-    fn cancellation(&self) -> Option<(By, String)> {
+    pub(crate) fn cancellation(&self) -> Option<(By, String)> {
         match &self.phase {
             Phase::Cancelling { by, reason } => Some((by.clone(), reason.clone())),
             Phase::Blocked { cancelling, .. } => cancelling.clone(),

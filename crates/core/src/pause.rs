@@ -104,6 +104,12 @@ mod tests {
 
     /// Returns whether an execution after these `commands` is paused, and whether it is blocked.
     fn after(commands: Vec<Command>) -> (bool, bool) {
+        let execution = executed(commands);
+        let is_blocked = matches!(execution.phase(), Phase::Blocked { .. });
+        (matches!(execution.phase(), Phase::Paused { .. }), is_blocked)
+    }
+
+    fn executed(commands: Vec<Command>) -> Execution {
         let id = ExecutionId::new("a").expect("an id");
         let start = crate::fixture::flow();
         let address = Address { namespace: Namespace::default(), id };
@@ -112,8 +118,7 @@ mod tests {
             let decision = execution.decide(command, Timestamp::default()).expect("it is decided");
             decision.record(&mut execution, Timestamp::default());
         }
-        let is_blocked = matches!(execution.phase(), Phase::Blocked { .. });
-        (matches!(execution.phase(), Phase::Paused { .. }), is_blocked)
+        execution
     }
 
     #[test]
@@ -124,6 +129,16 @@ mod tests {
         assert_eq!(after(vec![block(), pause(), resume()]), (false, true));
         assert_eq!(after(vec![block(), pause(), resume(), unblock()]), (false, false));
         assert_eq!(after(vec![block(), pause(), block(), unblock()]), (true, false));
+    }
+
+    #[test]
+    fn a_pause_of_the_parent_passes_by_what_winds_down_also_while_it_is_blocked() {
+        let cancel = || Command::Cancel { by: by(), reason: "enough".to_owned() };
+        for before in [vec![cancel()], vec![cancel(), block()]] {
+            let execution = executed(before);
+            let decision = execution.decide(inherit(7, true), Timestamp::default()).expect("it is decided");
+            assert!(decision.events.is_empty(), "{:?}: {:?}", execution.phase(), decision.events);
+        }
     }
 
     #[test]

@@ -209,6 +209,8 @@ bugs! {
     CareTakesCancel = "care-takes-cancel",
     /// A parent that resumes lifts a pause that somebody else put on its child.
     ResumeLiftsOwnPause = "resume-lifts-own-pause",
+    /// A pause of the parent reaches the children of a blocked clean-up, and the resume does not.
+    CleanUpStaysPaused = "clean-up-stays-paused",
     /// A decision about a step is acknowledged behind an unread unblock, and lost.
     DecisionBehindUnblock = "decision-behind-unblock",
     /// A run that continues as new leaves its children running.
