@@ -271,6 +271,29 @@ pub(crate) struct Log {
     pub(crate) calls: BTreeMap<ApiName, u64>,
 }
 
+impl Log {
+    /// Returns every commit once.
+    pub(crate) fn commits(&self) -> impl Iterator<Item = &Commit> {
+        let mut last = LastCommits::default();
+        let commits = self.items.iter().filter_map(|item| match item {
+            Happened::Committed(commit) => Some(&**commit),
+            _ => None,
+        });
+        commits.filter(move |commit| last.is_new(commit))
+    }
+}
+
+/// The name of the last commit of each execution.
+#[derive(Default)]
+pub(crate) struct LastCommits(BTreeMap<ExecutionKey, (u64, u64)>);
+
+impl LastCommits {
+    /// Whether a commit is no repetition: one that is sent again changes nothing.
+    pub(crate) fn is_new(&mut self, commit: &Commit) -> bool {
+        self.0.insert(commit.key, commit.name()) != Some(commit.name())
+    }
+}
+
 impl History {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Log> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_core::{Body, Event, Phase, Waiting};
+use abide_core::{Body, Event, Name, Phase, Waiting};
 use abide_store::{Listed, Read, Snapshot, Target};
 
 use crate::ending::executions;
@@ -23,8 +23,14 @@ pub(crate) async fn check(world: &World) -> Vec<String> {
         if let Some(parent) = goes_on_without(&standing, snapshot) {
             found.push(format!("{parent:?} is paused, but its child {id:?} is not"));
         }
+        if let Some(parent) = stays_without(&standing, snapshot) {
+            found.push(format!("{id:?} is paused by its parent {parent:?}, which is not paused"));
+        }
         if leaves_unread(snapshot) {
             found.push(format!("{id:?} leaves the answer of a child unread that it has given up"));
+        }
+        if let Some(signal) = waits_beside(snapshot) {
+            found.push(format!("{id:?} waits for signal {signal:?}, which lies in its inbox"));
         }
     }
     found
@@ -81,12 +87,40 @@ fn leaves_unread(snapshot: &Snapshot) -> bool {
         }
         _ => false,
     };
-    // Code that is left to another build, or waits to run alone, is not live.
+    is_live(snapshot) && snapshot.inbox.messages.iter().any(|message| is_given_up(&message.body))
+}
+
+/// Whether nothing keeps the code from going on. Code that is left to another build, or waits to
+/// run alone, is not live.
+fn is_live(snapshot: &Snapshot) -> bool {
     let is_left = snapshot.summary.waiting.iter().any(|waiting| matches!(waiting, Waiting::Build { .. }));
     !is_left
         && snapshot.takeover_count < SUSPECT_TAKEOVER_COUNT
         && matches!(snapshot.execution.phase(), Phase::Running)
-        && snapshot.inbox.messages.iter().any(|message| is_given_up(&message.body))
+}
+
+/// Returns the signal that live code waits for although it has arrived. Nothing else need happen
+/// for the code to go on.
+fn waits_beside(snapshot: &Snapshot) -> Option<String> {
+    let has_arrived = |wanted: &Name| {
+        let is_it = |body: &Body| matches!(body, Body::Signal { name, .. } if name == wanted);
+        snapshot.inbox.messages.iter().any(|message| is_it(&message.body))
+    };
+    let wanted = snapshot.summary.waiting.iter().find_map(|waiting| match waiting {
+        Waiting::Signal { name, .. } if has_arrived(name) => Some(name.to_string()),
+        _ => None,
+    });
+    wanted.filter(|_| is_live(snapshot))
+}
+
+/// Returns the parent on whose account a child is paused although the parent is not.
+fn stays_without(standing: &Standing, snapshot: &Snapshot) -> Option<String> {
+    let parent = snapshot.execution.parent()?;
+    let of_parent = standing.get(parent.id.as_str())?;
+    let is_inherited = matches!(snapshot.execution.phase(), Phase::Paused { is_own: false, .. });
+    let goes_on = of_parent.execution.run() == parent.run
+        && matches!(of_parent.execution.phase(), Phase::Running | Phase::Cancelling { .. });
+    (is_inherited && goes_on).then(|| parent.id.to_string())
 }
 
 /// Returns the paused parent of a child that goes on nevertheless.

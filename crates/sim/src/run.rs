@@ -150,11 +150,7 @@ fn calls_of(log: &Log) -> Vec<(String, u64)> {
     let mut calls: Vec<_> = log.calls.iter().map(|(call, count)| (name(call), *count)).collect();
     // Continue-as-new never returns: its recorded outcome is the next run.
     let is_next = |entry: &&Entry| matches!(entry.event, Event::ContinuedAsNew { .. });
-    let commits = log.items.iter().filter_map(|item| match item {
-        Happened::Committed(commit) => Some(commit),
-        _ => None,
-    });
-    let next_count = commits.flat_map(|commit| &commit.entries).filter(is_next).count() as u64;
+    let next_count = log.commits().flat_map(|commit| &commit.entries).filter(is_next).count() as u64;
     calls.extend((next_count > 0).then(|| (name(&("Ctx", "continue_as_new")), next_count)));
     calls
 }
@@ -180,24 +176,53 @@ fn answers_of(log: &Log, scenario: &Scenario) -> Vec<Answered> {
 
 /// Returns the recorded events, each with the phase of its execution.
 fn events_of(log: &Log) -> Vec<String> {
-    let mut phases: BTreeMap<ExecutionKey, &str> = BTreeMap::new();
+    let mut phases: BTreeMap<ExecutionKey, RecordedPhase> = BTreeMap::new();
     let mut events = Vec::new();
-    for item in &log.items {
-        let Happened::Committed(commit) = item else { continue };
+    for commit in log.commits() {
+        let phase = phases.entry(commit.key).or_default();
         for entry in &commit.entries {
-            let phase = phases.get(&commit.key).copied().unwrap_or("running");
-            events.push(format!("{} ({phase})", entry.event.word()));
-            let next = match entry.event.word() {
-                "paused" => "paused",
-                "cancel-requested" => "cancelling",
-                "blocked" => "blocked",
-                "resumed" | "unblocked" | "continued-as-new" => "running",
-                _ => phase,
-            };
-            phases.insert(commit.key, next);
+            events.push(format!("{} ({})", entry.event.word(), phase.word()));
+            phase.follow(&entry.event);
         }
     }
     events
+}
+
+/// The phase of an execution, according to its records.
+struct RecordedPhase {
+    is_blocked: bool,
+    /// Its phase without the block.
+    beneath: &'static str,
+}
+
+impl Default for RecordedPhase {
+    fn default() -> Self {
+        Self { is_blocked: false, beneath: "running" }
+    }
+}
+
+impl RecordedPhase {
+    fn word(&self) -> &'static str {
+        if self.is_blocked { "blocked" } else { self.beneath }
+    }
+
+    fn follow(&mut self, event: &Event) {
+        match event {
+            Event::Paused { .. } | Event::Inherited { pause: Some(_), .. } if self.beneath == "running" => {
+                self.beneath = "paused";
+            }
+            Event::Resumed { .. } | Event::Inherited { pause: None, .. } if self.beneath == "paused" => {
+                self.beneath = "running";
+            }
+            Event::CancelRequested { .. } => self.beneath = "cancelling",
+            Event::DeadlinePassed { .. } => self.beneath = "expiring",
+            Event::Blocked { .. } => self.is_blocked = true,
+            Event::Unblocked { .. } => self.is_blocked = false,
+            // Another run may follow.
+            event if event.is_terminal() => *self = Self::default(),
+            _ => {}
+        }
+    }
 }
 
 fn text_of(panic: &(dyn std::any::Any + Send)) -> String {

@@ -17,6 +17,15 @@ use crate::world::World;
 /// of clocks.
 pub(crate) const BELIEVED_MS: u64 = SESSION_TTL_MS + 10_000;
 
+/// The states in which an execution stands still, and the words of `why` for each.
+const STATES: [(Status, &str); 5] = [
+    (Status::Completed, " completed at "),
+    (Status::Failed, " failed at "),
+    (Status::Cancelled, " was cancelled at "),
+    (Status::Paused, " is paused"),
+    (Status::Blocked, " is blocked"),
+];
+
 /// The execution that `why` was asked about and the queue for workers, both before the answer.
 pub(crate) struct Asked(Snapshot, Vec<(ExecutionKey, Ready)>);
 
@@ -33,7 +42,7 @@ impl World {
         let id = before.execution.address().id.clone();
         let Some(after) = self.now(id.as_str()) else { return };
         let is_same = before.lease == after.lease;
-        if !is_same || before.ready_at != after.ready_at {
+        if !is_same || before.ready_at != after.ready_at || before.summary.status != after.summary.status {
             return;
         }
         if own_words(sentence).contains(" is damaged") {
@@ -62,16 +71,14 @@ impl World {
 
     /// Returns the contradiction between the sentence and the known state or holder.
     fn untrue(&self, sentence: &str, found: &Snapshot) -> Option<String> {
-        let status = found.summary.status;
-        let word = match status {
-            Status::Completed => " completed at ",
-            Status::Failed => " failed at ",
-            Status::Cancelled => " was cancelled at ",
-            Status::Paused => " is paused",
-            Status::Blocked => " is blocked",
-            _ => return self.untrue_holder(sentence, found),
-        };
-        (!sentence.contains(word)).then(|| format!("it is {status}"))
+        let (status, own) = (found.summary.status, own_words(sentence));
+        let is_told = |of: &Status| STATES.iter().any(|(known, word)| known == of && own.contains(word));
+        let is_state = STATES.iter().any(|(known, _)| *known == status);
+        let is_other = STATES.iter().any(|(known, _)| *known != status && is_told(known));
+        if is_other || is_state != is_told(&status) {
+            return Some(format!("it is {status}"));
+        }
+        self.untrue_holder(sentence, found).filter(|_| !is_state)
     }
 
     fn untrue_holder(&self, sentence: &str, found: &Snapshot) -> Option<String> {

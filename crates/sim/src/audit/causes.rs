@@ -10,7 +10,7 @@ use abide_core::SessionId;
 use abide_store::ExecutionKey;
 
 use super::{Books, Commit, Happened};
-use crate::history::{Closure, Spot};
+use crate::history::{Closure, LastCommits, Spot};
 use crate::model::{self, Life};
 
 /// A run of an execution.
@@ -103,8 +103,7 @@ fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
 #[derive(Default)]
 pub(super) struct CurrentRuns {
     runs: BTreeMap<ExecutionKey, Run>,
-    /// The name of the last commit of each execution.
-    last: BTreeMap<ExecutionKey, (u64, u64)>,
+    last: LastCommits,
 }
 
 impl CurrentRuns {
@@ -116,7 +115,7 @@ impl CurrentRuns {
                 self.runs.insert(*key, (id.clone(), *run));
             }
             Happened::Committed(commit) => {
-                if self.last.insert(commit.key, commit.name()) == Some(commit.name()) {
+                if !self.last.is_new(commit) {
                     return;
                 }
                 let Some(run) = self.runs.get_mut(&commit.key) else { return };
