@@ -163,7 +163,7 @@ pub(crate) struct Show {
     /// The first journal entry to show
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) from: u64,
-    /// The most journal entries to show; 0 shows the execution without its journal
+    /// The most journal entries and unread messages to show; 0 shows the execution without them
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub(crate) limit: usize,
     /// The run whose journal to show; by default the current one

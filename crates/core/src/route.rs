@@ -93,16 +93,16 @@ impl Ability {
             && route.requires.is_subset(&self.capabilities)
     }
 
-    /// Returns why this worker may not take executions of `route`, or `None` if it may.
+    /// Returns everything that keeps this worker from taking executions of `route`, or `None` if
+    /// nothing does.
     pub fn objection(&self, route: &Route) -> Option<String> {
-        if !self.has_lane(route) {
-            return Some(format!("does not serve lane {:?}", route.lane));
-        }
-        if !self.has_code(route.kind, &route.name) {
-            return Some(format!("has no {} {:?}", route.kind.word(), route.name));
-        }
-        let missing = route.requires.difference(&self.capabilities).next()?;
-        Some(format!("lacks the capability {missing:?}"))
+        let lane = (!self.has_lane(route)).then(|| format!("does not serve lane {:?}", route.lane));
+        let code = (!self.has_code(route.kind, &route.name))
+            .then(|| format!("has no {} {:?}", route.kind.word(), route.name));
+        let missing = route.requires.difference(&self.capabilities);
+        let missing = missing.map(|capability| format!("lacks the capability {capability:?}"));
+        let all: Vec<String> = lane.into_iter().chain(code).chain(missing).collect();
+        (!all.is_empty()).then(|| all.join(" and "))
     }
 }
 
@@ -143,6 +143,11 @@ mod tests {
             ("a,b", vec!["x,y"], None),
             ("a", vec![], Some(r#"does not serve lane "a""#)),
             ("gpu", vec!["cuda", "x"], Some(r#"lacks the capability "x""#)),
+            (
+                "a",
+                vec!["x", "y"],
+                Some(r#"does not serve lane "a" and lacks the capability "x" and lacks the capability "y""#),
+            ),
         ];
         for (lane, requires, objection) in rows {
             let route = route(lane, &requires);

@@ -194,6 +194,7 @@ impl fmt::Display for Waiting {
             Self::Suspect { died_at, until: Some(until) } => {
                 write!(f, "resting until {until} after {} of its worker", deaths(died_at.len()))
             }
+            Self::Suspect { died_at, until: None } if died_at.is_empty() => f.write_str("running alone"),
             Self::Suspect { died_at, until: None } => {
                 write!(f, "running alone after {} of its worker", deaths(died_at.len()))
             }

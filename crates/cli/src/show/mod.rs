@@ -39,6 +39,8 @@ struct Picture {
     run: u32,
     /// The next entry of the journal, if not all of it is shown.
     next: Option<u64>,
+    /// Whether not all unread messages are shown.
+    has_more_mail: bool,
     damage: Damage,
 }
 
@@ -133,9 +135,13 @@ fn say_what_is_left(picture: &Picture, args: &Show) {
         )),
         None => {}
     }
-    if picture.snapshot.inbox.next.is_some() {
-        let count = picture.snapshot.inbox.messages.len();
-        output::say(format_args!("{id:?} has more unread messages than the first {count}, which are shown"));
+    if picture.has_more_mail {
+        let what = match picture.snapshot.inbox.messages.len() {
+            0 => "unread messages, none of which is shown".to_owned(),
+            1 => "more unread messages than the first, which is shown".to_owned(),
+            count => format!("more unread messages than the first {count}, which are shown"),
+        };
+        output::say(format_args!("{id:?} has {what}"));
     }
 }
 
@@ -151,6 +157,9 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
     if !has_inbox || !read_on(store, &mut snapshot).await? {
         inbox_by_one(store, &mut snapshot, &mut damage).await?;
     }
+    let inbox = &mut snapshot.inbox;
+    let has_more_mail = inbox.next.is_some() || inbox.messages.len() > args.limit;
+    inbox.messages.truncate(args.limit);
     let current = snapshot.execution.run();
     let run = args.run.filter(|_| !planted(Bug::ShownRunIgnored)).unwrap_or(current);
     if run > current {
@@ -171,7 +180,7 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
         false => unused_at_the_end(&journal),
     };
     let (_, why) = why::explain(store, &address, clock::now()).await?;
-    Ok(Picture { snapshot, journal, sites, holder, children, unused, why, run, next, damage })
+    Ok(Picture { snapshot, journal, sites, holder, children, unused, why, run, next, has_more_mail, damage })
 }
 
 /// Reads an execution without its inbox, because one of its messages may be unreadable.

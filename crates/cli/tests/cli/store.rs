@@ -265,6 +265,24 @@ async fn why_is_one_sentence_for_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn unread_messages_are_shown_up_to_the_limit() {
+    let place = left_behind().await;
+    for n in ["1", "2", "3"] {
+        place.abide(&["signal", "child", "approval", n]).ok();
+    }
+    for (limit, shown, said) in [
+        ("0", 0, r#""child" has unread messages, none of which is shown"#),
+        ("2", 2, r#""child" has more unread messages than the first 2, which are shown"#),
+        ("3", 3, ""),
+    ] {
+        let page = place.abide(&["show", "child", "--limit", limit, "-o", "json"]).ok();
+        assert!(page.stderr.contains(said), "{}", page.stderr);
+        assert_eq!(page.stderr.contains("unread"), shown < 3, "{}", page.stderr);
+        assert_eq!(page.json()["inbox"].as_array().map(Vec::len), Some(shown));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn messages_wait_for_a_worker() {
     let place = left_behind().await;
     place.abide(&["signal", "child", "approval", "true"]).ok();
@@ -446,7 +464,7 @@ async fn what_nobody_can_run_says_why() {
     let abide = place.open().await;
     abide.start(nap, 1).id("gpu").lane("gpu").priority(3).requires(["cuda"]).await.unwrap();
     let said = place.abide(&["why", "gpu"]).ok().stdout;
-    let reason = r#"but no live worker can run it: worker "tester" (session 1) does not serve lane "gpu"."#;
+    let reason = r#"but no live worker can run it: worker "tester" (session 1) does not serve lane "gpu" and lacks the capability "cuda"."#;
     assert!(said.trim_end().ends_with(reason), "{said}");
     let page = place.abide(&["show", "gpu"]).ok().stdout;
     assert!(page.contains("lane      gpu, priority 3, requires \"cuda\""), "{page}");
@@ -623,7 +641,7 @@ async fn an_execution_is_shown_without_its_journal() {
     let shown = place.abide(&["show", "nap-1", "--limit", "0", "-o", "json"]).ok().json();
     assert_eq!(shown["journal"], serde_json::json!([]));
     let help = place.abide(&["show", "--help"]).ok().stdout;
-    assert!(help.contains("0 shows the execution without its journal"), "{help}");
+    assert!(help.contains("0 shows the execution without them"), "{help}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

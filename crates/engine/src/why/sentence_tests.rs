@@ -494,6 +494,8 @@ fn deaths_are_counted_in_words() {
         let runs = Waiting::Suspect { died_at, until: None };
         assert_eq!(runs.to_string(), format!("running alone after {words} of its worker"));
     }
+    let first = Waiting::Suspect { died_at: Vec::new(), until: None };
+    assert_eq!(first.to_string(), "running alone");
 }
 
 #[test]
