@@ -185,3 +185,23 @@ fn a_missing_child_is_described_rather_than_one_that_sleeps() {
         assert!(!why.contains("sleeping"), "{why}");
     });
 }
+
+#[workflow]
+async fn parent_of(ctx: Ctx, count: u64) -> Result<()> {
+    futures_util::future::try_join_all((0..count).map(|n| ctx.run(sleeps_long, ()).key(&n).into_future()))
+        .await?;
+    Ok(())
+}
+
+#[test]
+fn a_parent_of_many_says_how_many_children_are_open() {
+    Lab::run_on_each(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        for (count, is_told) in [(8, false), (9, true), (30, true)] {
+            let parent = abide.start(parent_of, count).await.unwrap();
+            lab.sleep(secs(10)).await;
+            let why = parent.why().await.unwrap();
+            assert_eq!(why.contains(&format!(" ({count} children are open)")), is_told, "{why}");
+        }
+    });
+}

@@ -1,7 +1,7 @@
 //! `abide list`.
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Kind, Tag, Waiting};
+use abide_core::{Kind, Summary, Tag, Waiting};
 use abide_store::{ExecutionKey, ListCursor, ListOrder, Listed, Store};
 use serde_json::{Value, json};
 
@@ -146,12 +146,15 @@ fn known(what: Option<impl ToString>) -> String {
     what.map_or_else(|| "-".to_owned(), |what| what.to_string())
 }
 
-/// Names the first thing that an execution waits for, and counts the others.
+/// Names the first thing that an execution waits for, and counts the others. A summary has only a
+/// few of very many.
 fn waiting(waiting: &[Waiting]) -> String {
     let Some(first) = waiting.first() else { return String::new() };
+    let first = text::excerpt(&first.to_string(), 80);
     match waiting.len() - 1 {
-        0 => text::excerpt(&first.to_string(), 80),
-        more => format!("{} (+{more})", text::excerpt(&first.to_string(), 80)),
+        0 => first,
+        more if waiting.len() < Summary::WAITING_COUNT_MAX => format!("{first} (+{more})"),
+        more => format!("{first} (+{more} or more)"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Says what an execution waits for.
 
-use abide_core::{Entry, Event, ExecutionId, Name, Timestamp, Waiting, text};
+use abide_core::{Entry, Event, ExecutionId, Name, Summary, Timestamp, Waiting, text};
+use abide_store::Snapshot;
 
 use super::sentence::{Child, Facts, excerpt, predicate, since};
 
@@ -14,10 +15,20 @@ pub(super) fn waits(facts: &Facts) -> Option<String> {
         Waiting::Child { id } => waits_for_child((id, site), known(id)),
         wait => waits_for(facts, wait, site),
     });
-    let told = text::enumerated(told.collect());
+    let told = text::enumerated(told.collect()).map(|told| format!("{told}{}", left_out(facts)));
     let Some((rest, _)) = waits().find(|(wait, _)| rested_since(wait).is_some()) else { return told };
     let before = told.map(|told| format!("; when its worker died it was {told}")).unwrap_or_default();
     Some(format!("{rest}{before}"))
+}
+
+/// Says that a summary, which names a few waits, does not name all children.
+fn left_out(facts: &Facts) -> String {
+    let Snapshot { summary, execution, .. } = &facts.snapshot;
+    let named_count = summary.waiting.iter().filter(|wait| matches!(wait, Waiting::Child { .. })).count();
+    let open_count = execution.open_child_count();
+    let is_excerpt = summary.waiting.len() >= Summary::WAITING_COUNT_MAX;
+    let has_more = is_excerpt && named_count > 0 && open_count as usize > named_count;
+    if has_more { format!(" ({open_count} children are open)") } else { String::new() }
 }
 
 /// Returns the last death of its worker, if this is a rest.
