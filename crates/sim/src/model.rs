@@ -290,6 +290,7 @@ struct ModelState {
     uses: BTreeMap<(&'static str, String), u32>,
     open: BTreeMap<Id, OpenOp>,
     ever: BTreeSet<Id>,
+    opened_count: u64,
     now_micros: u64,
     /// Why the code has to wind down, if it has to.
     interrupt: Option<FailureKind>,
@@ -316,7 +317,7 @@ struct ModelState {
 
 struct OpenOp {
     /// The position of the operation among all operations of the run.
-    number: usize,
+    number: u64,
     is_shielded: bool,
     expected: Expected,
     outcome: Option<Result<u64, Failed>>,

@@ -49,6 +49,17 @@ fn a_run_continues_once_when_its_last_commit_is_repeated() {
     assert!(report.violations.is_empty(), "{report}");
 }
 
+/// A cancellation meets a sleep, and the wait for a child that the code opened after it. Both end in
+/// that order, and the model does not take them for simultaneous.
+#[test]
+fn operations_are_interrupted_in_the_order_in_which_they_were_opened() {
+    quiet_panics();
+    let scenario: Scenario =
+        serde_json::from_str(include_str!("../scenarios/order-of-interrupts.json")).unwrap();
+    let report = run(&scenario);
+    assert!(report.violations.is_empty(), "{report}");
+}
+
 #[test]
 fn a_scenario_is_the_same_after_it_was_written_down() {
     for seed in SEEDS {

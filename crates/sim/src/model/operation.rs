@@ -48,7 +48,8 @@ impl Operation {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_shielded = state.shield_depth > 0;
         let outcome = state.interrupt.filter(|_| !is_shielded).map(|kind| Err(Failed(kind)));
-        let number = state.ever.len();
+        state.opened_count += 1;
+        let number = state.opened_count;
         state.ever.insert(id.clone());
         let wrong = state.set.get(&id).and_then(|set| wrong_due(&expected, set, state.slack));
         state.wrong = state.wrong.take().or(wrong);
