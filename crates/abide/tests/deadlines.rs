@@ -1,14 +1,15 @@
 //! A passed deadline and live code: the code sees the deadline as it sees a cancellation, has a
 //! grace period to wind down, and the run fails with its deadline.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine, transact};
 use abide::{Abide, Handle};
-use abide_core::{Address, Event, ExecutionId, FailureKind, Namespace};
-use abide_store::memory::MemoryTable;
-use abide_store::{Read, Target};
+use abide_core::{Address, Bounds, Event, ExecutionId, FailureKind, Namespace};
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::{MemoryStore, MemoryTable};
+use abide_store::{Read, Store, Target};
 use tokio::sync::Notify;
 
 #[derive(Default)]
@@ -521,5 +522,38 @@ fn the_deadline_of_a_child_counts_from_its_start() {
         lab.sleep(hours(1)).await;
         handle.resume().await.unwrap();
         assert_eq!(handle.result().await.unwrap(), "in time");
+    });
+}
+
+#[workflow]
+async fn sleeps_beside_a_step(ctx: Ctx) -> Result<()> {
+    let (slept, noted) =
+        futures_util::join!(ctx.sleep(secs(2)).into_future(), ctx.step("note", || async { Ok(()) }));
+    slept.and(noted)
+}
+
+#[test]
+fn a_deadline_goes_before_a_timer_that_is_due_later_even_if_a_commit_takes_longer_than_both() {
+    let mut commit_count = 0;
+    let held = Arc::new(OnceLock::new());
+    let healed = held.clone();
+    let faulty = move |clock| {
+        let faulty = FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |name| {
+            commit_count += u32::from(name == "commit");
+            if (name, commit_count) == ("commit", 2) { Fault::Hold } else { Fault::None }
+        });
+        held.get_or_init(|| faulty).clone() as Arc<dyn Store>
+    };
+    Lab::run_on(1, faulty, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let late = abide.start(sleeps_beside_a_step, ()).id("late").deadline(secs(1)).await.unwrap();
+        lab.sleep(secs(3)).await;
+        // Mail has the runner look at everything.
+        late.signal("news", &()).await.unwrap();
+        lab.sleep(secs(1)).await;
+        healed.get().unwrap().heal();
+        lab.sleep(secs(1)).await;
+        let (events, _) = journal(&lab, "late").await;
+        assert_eq!(events, ["started", "timer-set", "step-recorded", "deadline-passed", "failed"]);
     });
 }

@@ -383,7 +383,7 @@ fn a_lab_waits_for_the_rarest_part_of_recurring_work() {
         let others = async {
             lab.sleep(secs(1)).await;
             handle.signal("approval", &1).await.unwrap();
-            // The caller looks for ended executions every 20 ms at most.
+            // The caller looks for ended executions at most every 20 ms.
             lab.sleep(ms(10)).await;
             let ended = abide_store::Prune { finished_before: lab.now(), limit: 1 };
             assert_eq!(lab.store().prune(ended).await.unwrap(), 1);

@@ -132,13 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_the_parent_passes_by_what_winds_down_also_while_it_is_blocked() {
+    fn a_pause_of_the_parent_passes_by_a_blocked_clean_up_and_a_resume_does_not() {
         let cancel = || Command::Cancel { by: by(), reason: "enough".to_owned() };
-        for before in [vec![cancel()], vec![cancel(), block()]] {
-            let execution = executed(before);
-            let decision = execution.decide(inherit(7, true), Timestamp::default()).expect("it is decided");
-            assert!(decision.events.is_empty(), "{:?}: {:?}", execution.phase(), decision.events);
-        }
+        let execution = executed(vec![cancel(), block()]);
+        let decision = execution.decide(inherit(7, true), Timestamp::default()).expect("it is decided");
+        assert!(decision.events.is_empty(), "{:?}", decision.events);
+        let paused_before = || vec![inherit(7, true), cancel(), block()];
+        assert!(executed(paused_before()).inherited_pause().is_some());
+        let resumed = [paused_before(), vec![inherit(8, false)]].concat();
+        assert!(executed(resumed).inherited_pause().is_none());
     }
 
     #[test]

@@ -91,6 +91,8 @@ bugs! {
     OverflowForgetsMore = "overflow-forgets-more",
     /// A message is taken from its notice although an earlier one is still unknown.
     SignalsOutOfOrder = "signals-out-of-order",
+    /// A due timer goes before a deadline that passed earlier, while a commit is under way.
+    TimerBeforeDeadline = "timer-before-deadline",
     /// A due timer goes before a message that arrived earlier.
     TimerBeforeMessage = "timer-before-message",
     /// A timer fires before the store was asked for messages that arrived earlier.

@@ -163,13 +163,13 @@ impl Execution {
     }
 
     /// Takes a pause or a resume of the parent. An order that a later one overtook changes nothing.
-    /// An execution that winds down takes neither, also while it is blocked: it would pass on a
-    /// pause to the children of its clean-up, and no resume once it goes on.
+    /// A cancelled execution takes no pause, even while it is blocked: it would pass the pause on
+    /// to the children of its clean-up, but no resume once it goes on.
     pub(crate) fn inherit(&self, command: Command) -> Result<Decision, Refusal> {
         let Command::Inherit { by, number, pause } = command else { return Ok(Decision::default()) };
         let is_overtaken = self.inherited.as_ref().is_some_and(|last| number <= last.number);
-        let winds_down = self.cancellation().is_some() && !planted(Bug::CleanUpStaysPaused);
-        if is_overtaken || winds_down {
+        let is_cancelled = self.cancellation().is_some() && !planted(Bug::CleanUpStaysPaused);
+        if is_overtaken || (is_cancelled && pause.is_some()) {
             return Ok(Decision::default());
         }
         Ok(Event::Inherited { by, number, pause }.into())

@@ -315,12 +315,19 @@ impl Seat {
     /// code can see the deadline: none was ever called, or it is a task that does not run
     /// (`has_begun`).
     pub fn expire(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
-        // The clock is read only when there is a deadline: this is asked at every turn.
         self.expires_at().filter(|_| !self.ledger.is_busy())?;
         let witness = Witness { has_begun, is_first: self.is_first };
         let grace = self.engine.options.bounds.deadline_grace();
         let command = self.execution().overdue(witness, self.now(), grace)?;
         self.ledger.decide(command).ok()
+    }
+
+    /// Whether its deadline has passed and is [seen to](Self::expire) when the commit under way is
+    /// answered. Nothing that happens later goes before it.
+    pub(crate) fn waits_to_expire(&self) -> bool {
+        // The clock is read only when there is a deadline: this is asked at every turn.
+        let expires_at = self.expires_at().filter(|_| self.ledger.is_busy());
+        expires_at.is_some_and(|at| at <= self.now()) && !planted(Bug::TimerBeforeDeadline)
     }
 
     /// Returns when its deadline is to be [seen to](Self::expire).

@@ -23,13 +23,13 @@ pub(crate) async fn check(world: &World) -> Vec<String> {
         if let Some(parent) = goes_on_without(&standing, snapshot) {
             found.push(format!("{parent:?} is paused, but its child {id:?} is not"));
         }
-        if let Some(parent) = stays_without(&standing, snapshot) {
+        if let Some(parent) = paused_for_nothing(&standing, snapshot) {
             found.push(format!("{id:?} is paused by its parent {parent:?}, which is not paused"));
         }
         if leaves_unread(snapshot) {
             found.push(format!("{id:?} leaves the answer of a child unread that it has given up"));
         }
-        if let Some(signal) = waits_beside(snapshot) {
+        if let Some(signal) = unheard_signal(snapshot) {
             found.push(format!("{id:?} waits for signal {signal:?}, which lies in its inbox"));
         }
     }
@@ -101,7 +101,7 @@ fn is_live(snapshot: &Snapshot) -> bool {
 
 /// Returns the signal that live code waits for although it has arrived. Nothing else need happen
 /// for the code to go on.
-fn waits_beside(snapshot: &Snapshot) -> Option<String> {
+fn unheard_signal(snapshot: &Snapshot) -> Option<String> {
     let has_arrived = |wanted: &Name| {
         let is_it = |body: &Body| matches!(body, Body::Signal { name, .. } if name == wanted);
         snapshot.inbox.messages.iter().any(|message| is_it(&message.body))
@@ -114,7 +114,7 @@ fn waits_beside(snapshot: &Snapshot) -> Option<String> {
 }
 
 /// Returns the parent on whose account a child is paused although the parent is not.
-fn stays_without(standing: &Standing, snapshot: &Snapshot) -> Option<String> {
+fn paused_for_nothing(standing: &Standing, snapshot: &Snapshot) -> Option<String> {
     let parent = snapshot.execution.parent()?;
     let of_parent = standing.get(parent.id.as_str())?;
     let is_inherited = matches!(snapshot.execution.phase(), Phase::Paused { is_own: false, .. });

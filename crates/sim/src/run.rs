@@ -189,39 +189,55 @@ fn events_of(log: &Log) -> Vec<String> {
 }
 
 /// The phase of an execution, according to its records.
+#[derive(Default)]
 struct RecordedPhase {
     is_blocked: bool,
-    /// Its phase without the block.
-    beneath: &'static str,
+    beneath: Beneath,
 }
 
-impl Default for RecordedPhase {
-    fn default() -> Self {
-        Self { is_blocked: false, beneath: "running" }
-    }
+/// The phase of an execution without a block.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Beneath {
+    #[default]
+    Running,
+    Paused {
+        /// Whether somebody paused this very execution, and not its parent.
+        is_own: bool,
+    },
+    Cancelling,
+    Expiring,
 }
 
 impl RecordedPhase {
     fn word(&self) -> &'static str {
-        if self.is_blocked { "blocked" } else { self.beneath }
+        match self.beneath {
+            _ if self.is_blocked => "blocked",
+            Beneath::Running => "running",
+            Beneath::Paused { .. } => "paused",
+            Beneath::Cancelling => "cancelling",
+            Beneath::Expiring => "expiring",
+        }
     }
 
     fn follow(&mut self, event: &Event) {
-        match event {
-            Event::Paused { .. } | Event::Inherited { pause: Some(_), .. } if self.beneath == "running" => {
-                self.beneath = "paused";
+        self.beneath = match (event, self.beneath) {
+            (Event::Paused { .. }, Beneath::Running | Beneath::Paused { .. }) => {
+                Beneath::Paused { is_own: true }
             }
-            Event::Resumed { .. } | Event::Inherited { pause: None, .. } if self.beneath == "paused" => {
-                self.beneath = "running";
-            }
-            Event::CancelRequested { .. } => self.beneath = "cancelling",
-            Event::DeadlinePassed { .. } => self.beneath = "expiring",
-            Event::Blocked { .. } => self.is_blocked = true,
-            Event::Unblocked { .. } => self.is_blocked = false,
+            (Event::Inherited { pause: Some(_), .. }, Beneath::Running) => Beneath::Paused { is_own: false },
+            (Event::Resumed { .. }, Beneath::Paused { .. })
+            | (Event::Inherited { pause: None, .. }, Beneath::Paused { is_own: false }) => Beneath::Running,
+            (Event::CancelRequested { .. }, _) => Beneath::Cancelling,
+            (Event::DeadlinePassed { .. }, _) => Beneath::Expiring,
             // Another run may follow.
-            event if event.is_terminal() => *self = Self::default(),
-            _ => {}
-        }
+            (event, _) if event.is_terminal() => Beneath::Running,
+            (_, beneath) => beneath,
+        };
+        self.is_blocked = match event {
+            Event::Blocked { .. } => true,
+            Event::Unblocked { .. } => false,
+            event => self.is_blocked && !event.is_terminal(),
+        };
     }
 }
 

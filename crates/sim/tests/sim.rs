@@ -49,8 +49,8 @@ fn a_run_continues_once_when_its_last_commit_is_repeated() {
     assert!(report.violations.is_empty(), "{report}");
 }
 
-/// A cancellation meets a sleep, and the wait for a child that the code opened after it. Both end in
-/// that order, and the model does not take them for simultaneous.
+/// A cancellation meets a sleep, and the wait for a child that the code opened after it. Both end
+/// in that order, and the model does not take them for simultaneous.
 #[test]
 fn operations_are_interrupted_in_the_order_in_which_they_were_opened() {
     quiet_panics();

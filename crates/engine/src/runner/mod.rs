@@ -260,7 +260,7 @@ impl Runner {
             return TurnResult::Progress;
         }
         let is_live = self.run.stage.is_live() || planted(Bug::EntryNumberTwice);
-        if is_live && self.live() {
+        if is_live && !self.seat.waits_to_expire() && self.live() {
             return TurnResult::Progress;
         }
         // Closures that asked to be polled come after new entries: one that always asks would

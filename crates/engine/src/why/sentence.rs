@@ -216,7 +216,9 @@ fn blocked(facts: &Facts) -> String {
     let paused = paused.as_ref().map_or_else(String::new, |(by, reason)| {
         format!("; it was paused {} and stays so when it is unblocked", by_whom(by, reason))
     });
-    let inherited = execution.inherited_pause().map_or_else(String::new, |(by, reason)| {
+    // A cancelled execution goes on to clean up, whatever became of its parent's pause.
+    let inherited = execution.inherited_pause().filter(|_| cancelling.is_empty());
+    let inherited = inherited.map_or_else(String::new, |(by, reason)| {
         format!("; it was paused {}, and stays so until its parent goes on", by_whom(by, reason))
     });
     let paused = paused + &inherited;

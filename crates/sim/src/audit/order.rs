@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_core::{Body, Event, Remedied, Remedy, SessionId};
+use abide_core::{Body, Event, OpKind, Remedied, Remedy, SessionId};
 use abide_store::ExecutionKey;
 
 use super::causes::{CurrentRuns, Run};
@@ -77,7 +77,10 @@ impl Book {
             if entry.event.is_terminal() {
                 self.ended.insert((*key, run.1));
             }
-            if let Event::StepRecorded(record) = &entry.event {
+            // A step and a transaction of one name have the same key, and only steps begin here.
+            if let Event::StepRecorded(record) = &entry.event
+                && record.op.kind == OpKind::Step
+            {
                 let step = key_of(id, run.1, &record.op);
                 self.recorded.insert(step, *epoch);
             }
