@@ -1,6 +1,6 @@
 //! Operations that have a new name in the code and an old one in the journal.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use crate::{KeyHasher, OpIndex};
 
@@ -11,7 +11,15 @@ pub struct Renamed {
     pub own: OpIndex,
     /// The operation under the old name.
     pub old: OpIndex,
-    /// Whether the journal has its outcome, and not only earlier entries.
+    /// The entry under the old name.
+    pub(crate) record: Record,
+}
+
+/// An entry of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) seq: u64,
+    /// Whether it is the outcome.
     pub(crate) is_outcome: bool,
 }
 
@@ -32,22 +40,23 @@ pub(crate) struct Renames {
     /// Open operations that the journal recorded under an old name before they opened: the
     /// operation and that name.
     pub(crate) found: Vec<Renamed>,
-    /// Every operation in the rest of the journal, once the replay has looked through it. The
-    /// second set has those with an outcome.
-    ahead: HashSet<u64, KeyHasher>,
-    outcomes_ahead: HashSet<u64, KeyHasher>,
+    /// The last entry of every operation in the rest of the journal, once the replay has looked
+    /// through it.
+    ahead: HashMap<u64, u64, KeyHasher>,
+    /// The last outcome of those that have one.
+    outcomes_ahead: HashMap<u64, u64, KeyHasher>,
 }
 
 impl Renames {
     /// Opens an operation that has these old names. `found` is the name under which the journal
-    /// recorded it last, and whether that record was its outcome.
-    pub(crate) fn open(&mut self, own: u64, olds: Vec<u64>, found: Option<(u64, bool)>) {
+    /// recorded it last, and that record.
+    pub(crate) fn open(&mut self, own: u64, olds: Vec<u64>, found: Option<(u64, Record)>) {
         self.own.extend(olds.iter().map(|old| (*old, own)));
         self.olds.insert(own, olds);
-        self.found.extend(found.map(|(old, is_outcome)| Renamed {
+        self.found.extend(found.map(|(old, record)| Renamed {
             own: OpIndex(own),
             old: OpIndex(old),
-            is_outcome,
+            record,
         }));
     }
 
@@ -68,17 +77,24 @@ impl Renames {
     }
 
     /// Notes that the rest of the journal has a record of this operation.
-    pub(crate) fn look_ahead(&mut self, key: u64, is_outcome: bool) {
-        self.ahead.insert(key);
-        if is_outcome {
-            self.outcomes_ahead.insert(key);
+    pub(crate) fn look_ahead(&mut self, key: u64, record: Record) {
+        self.ahead.insert(key, record.seq);
+        if record.is_outcome {
+            self.outcomes_ahead.insert(key, record.seq);
         }
     }
 
-    /// Whether the rest of the journal has no record under another name that takes precedence.
-    pub(crate) fn is_newest(&self, Renamed { own, old, is_outcome }: Renamed) -> bool {
-        let ahead = if is_outcome { &self.outcomes_ahead } else { &self.ahead };
+    /// Notes that the rest of the journal has a decision to run this operation again: its outcome
+    /// was lost, and counts no longer.
+    pub(crate) fn rerun_ahead(&mut self, key: u64) {
+        self.outcomes_ahead.remove(&key);
+    }
+
+    /// Whether no later record under another name takes precedence.
+    pub(crate) fn is_newest(&self, Renamed { own, old, record }: Renamed) -> bool {
+        let ahead = if record.is_outcome { &self.outcomes_ahead } else { &self.ahead };
+        let last = ahead.get(&old.0).copied().unwrap_or_default().max(record.seq);
         let others = self.olds.get(&own.0).into_iter().flatten().filter(|other| **other != old.0);
-        !others.chain([&own.0]).any(|other| ahead.contains(other))
+        !others.chain([&own.0]).any(|other| ahead.get(other).is_some_and(|seq| *seq > last))
     }
 }

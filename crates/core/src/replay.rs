@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use crate::planted::{Bug, planted};
-use crate::rename::{Renamed, Renames};
+use crate::rename::{Record, Renamed, Renames};
 use crate::{
     Block, Entry, Event, Failure, Few, KeyHasher, Op, OpIndex, OpKind, Outcome, Remedied, Remedy, StepRecord,
     Timestamp, Uses,
@@ -139,13 +139,21 @@ impl Cursor {
         }
         let olds: Vec<u64> = olds.iter().map(|old| old.0).filter(|old| *old != key.0).collect();
         let outcomes = olds.iter().copied().filter(has_outcome);
-        let outcome = outcomes
-            .max_by_key(|old| self.skipped.get(old).map(|skipped| skipped.seq))
-            .map(|old| (old, true));
+        let outcomes = outcomes.map(|old| (old, Record { seq: self.outcome_of(old), is_outcome: true }));
+        let outcome = outcomes.max_by_key(|(_, record)| record.seq);
         let is_noted = |key: &u64| self.notes.contains_key(key);
         let noted = || olds.iter().copied().find(|old| is_noted(old) && !is_noted(&key.0));
-        let found = outcome.or_else(|| noted().map(|old| (old, false)));
+        let begun_by = |old| self.notes.get(&old).and_then(|noted| noted.begun_by).unwrap_or_default();
+        let begun = || noted().map(|old| (old, Record { seq: begun_by(old), is_outcome: false }));
+        let found = outcome.or_else(begun);
         self.renames.open(key.0, olds, found);
+    }
+
+    /// Returns the number of the passed outcome of an operation; 0 for none.
+    fn outcome_of(&self, key: u64) -> u64 {
+        let skipped = self.skipped.get(&key).map(|skipped| u64::from(skipped.seq));
+        let lost = || self.lost.iter().find(|lost| lost.op.index().0 == key).map(|lost| lost.seq);
+        skipped.or_else(lost).unwrap_or_default()
     }
 
     /// Returns an open operation that the journal recorded under an old name before it opened.
@@ -157,14 +165,18 @@ impl Cursor {
     pub fn renamed_by(&self, entry: &Entry) -> Option<Renamed> {
         let old = entry.event.op()?.index();
         let own = self.renames.own(old.0).filter(|_| !self.open.contains(&old.0))?;
-        Some(Renamed { own: OpIndex(own), old, is_outcome: is_outcome(&entry.event) })
+        Some(Renamed { own: OpIndex(own), old, record: record_of(entry) })
     }
 
     /// Takes an entry of the rest of the journal, before the first [adoption](Self::adopt) of an
     /// old name.
     pub fn look_ahead(&mut self, entry: &Entry) {
-        if let Some(op) = entry.event.op() {
-            self.renames.look_ahead(op.index().0, is_outcome(&entry.event));
+        match (&entry.event, entry.event.op()) {
+            (Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Rerun, .. }), .. }, _) => {
+                self.renames.rerun_ahead(op.index().0);
+            }
+            (_, Some(op)) => self.renames.look_ahead(op.index().0, record_of(entry)),
+            (_, None) => {}
         }
     }
 
@@ -405,4 +417,8 @@ impl Note {
 /// Whether this event is the end of an operation, even if the code never receives it.
 fn is_outcome(event: &Event) -> bool {
     event.is_delivery() || matches!(event, Event::StepRecorded(_))
+}
+
+fn record_of(entry: &Entry) -> Record {
+    Record { seq: entry.seq, is_outcome: is_outcome(&entry.event) }
 }
