@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::canonical;
 use crate::client_error::ClientError;
 use crate::ctx::{Ctx, State};
-use crate::data;
+use crate::{data, recent};
 
 /// A value that can be read from its recorded form: it deserializes and owns its data.
 ///
@@ -211,7 +211,7 @@ impl CodeNames {
 }
 
 fn code_name(kind: Kind, name: &str) -> Result<Name, InvalidName> {
-    Name::of_field(if kind == Kind::Task { "task name" } else { "workflow name" }, name)
+    recent::name(if kind == Kind::Task { "task name" } else { "workflow name" }, name)
 }
 
 /// The workflows and tasks that this process knows, whether it runs them or not, under each of

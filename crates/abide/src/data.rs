@@ -13,12 +13,13 @@ use serde::ser::Error as _;
 use crate::code::Value;
 use crate::plain;
 use crate::readable::Readable;
+use crate::scratch;
 
 /// Returns the payload of a value. Refuses a value that would be read back as another one.
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Payload, serde_json::Error> {
     match plain::text(value) {
         Some(payload) => Ok(payload),
-        None => serde_json::to_vec(&Readable::new(value)).map(Payload::from),
+        None => scratch::try_payload(|json| serde_json::to_writer(json, &Readable::new(value))),
     }
 }
 

@@ -46,6 +46,8 @@ mod probe;
 mod readable;
 #[doc(hidden)]
 pub mod readers;
+mod recent;
+mod scratch;
 mod send_signal;
 mod shield;
 mod signal;

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::canonical;
 use crate::code::Code;
+use crate::recent;
 
 /// The name that the code uses for an operation. Opening the operation reports an invalid one.
 #[derive(Clone)]
@@ -41,7 +42,7 @@ impl NoName {
 impl OpName {
     #[track_caller]
     pub(crate) fn new(name: impl AsRef<str>) -> Self {
-        let name = Name::new(name).map(|name| (name, None)).map_err(NoName::Name);
+        let name = recent::name("name", name.as_ref()).map(|name| (name, None)).map_err(NoName::Name);
         Self { name, old_names: Vec::new(), site: Site::caller() }
     }
 

@@ -10,6 +10,8 @@ use abide_core::Payload;
 use serde::Serialize;
 use serde::ser::{Impossible, Serializer};
 
+use crate::scratch;
+
 /// Whether every value of this type is read back from JSON as it was written.
 pub(crate) fn is_plain<T: ?Sized>() -> bool {
     is_text::<T>()
@@ -74,11 +76,11 @@ impl Serializer for Text {
         if has_escapes(text.as_bytes()) {
             return Err(fmt::Error);
         }
-        let mut json = Vec::with_capacity(text.len() + 2);
-        json.push(b'"');
-        json.extend_from_slice(text.as_bytes());
-        json.push(b'"');
-        Ok(Payload::from(json))
+        Ok(scratch::payload(|json| {
+            json.push(b'"');
+            json.extend_from_slice(text.as_bytes());
+            json.push(b'"');
+        }))
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, _: &T) -> Result<Payload, fmt::Error> {

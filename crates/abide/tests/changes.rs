@@ -421,7 +421,7 @@ fn several_unblocks_at_once_run_no_step_again() {
         let with = |builder: Builder| with(builder, &ran);
         for id in ["u-1", "u-2"] {
             let to = Address { namespace: Namespace::default(), id: ExecutionId::new("one").unwrap() };
-            let (id, by) = (MessageId::new(id), By("ann".to_owned()));
+            let (id, by) = (MessageId::new(id), By("ann".into()));
             let messages = vec![Message::new(id, to, by, Body::Unblock { step: None })];
             lab.store().submit(Submit { messages, born_to: None, alone: true }).await.unwrap();
         }

@@ -17,7 +17,7 @@ pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), CommandError>
     let message = args.key.as_ref().map(|key| MessageId::of_signal(&args.name, key));
     let message = message.filter(|_| !planted(Bug::ShellKeyIgnored));
     let body = Body::Signal { name: args.name.clone(), payload };
-    send(global, &args.id, By("cli".to_owned()), (message, body))
+    send(global, &args.id, By("cli".into()), (message, body))
 }
 
 /// Runs `abide cancel`.
@@ -75,7 +75,7 @@ pub(crate) fn retry(global: &Global, args: &Plain) -> Result<(), CommandError> {
 }
 
 fn order(global: &Global, args: &Plain, body: Body) -> Result<(), CommandError> {
-    let by = By(if args.by.is_empty() { "cli".to_owned() } else { args.by.clone() });
+    let by = By(if args.by.is_empty() { "cli".into() } else { args.by.clone().into() });
     send(global, &args.id, by, (None, body))
 }
 

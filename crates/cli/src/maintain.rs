@@ -63,7 +63,8 @@ fn drop_messages(
     by: &str,
 ) -> Result<Vec<String>, CommandError> {
     let address = Address { namespace: global.namespace.clone(), id: id.clone() };
-    let dropped = connect::block_on(async { Ok(store.drop_messages(&address, By(by.to_owned())).await?) })?;
+    let dropped =
+        connect::block_on(async { Ok(store.drop_messages(&address, By(by.to_owned().into())).await?) })?;
     let problem = match dropped {
         MessagesDropped::Dropped(lines) if !lines.is_empty() => return Ok(lines),
         MessagesDropped::Unknown => return Err(Error::Refused(Refusal::Unknown { id: id.clone() }).into()),
@@ -81,7 +82,7 @@ fn discard(
     let address = Address { namespace: global.namespace.clone(), id: id.clone() };
     let reason = "it was damaged and could not be rebuilt".to_owned();
     let discarded =
-        connect::block_on(async { Ok(store.discard(&address, By(by.to_owned()), reason).await?) })?;
+        connect::block_on(async { Ok(store.discard(&address, By(by.to_owned().into()), reason).await?) })?;
     let (code, problem) = match discarded {
         Discarded::Ended => {
             let line = format!("execution {id:?} was ended");

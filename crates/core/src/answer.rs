@@ -22,7 +22,7 @@ impl Execution {
             _ => return None,
         };
         let body = Body::ChildDone { run: parent.run, op: parent.op.clone(), outcome };
-        let by = By(text::titled("child", &self.address().id));
+        let by = By(text::titled("child", &self.address().id).into());
         Some(self.message_to(parent.id.clone(), "done", (by, body)))
     }
 

@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn unblock() -> Command {
-        Command::Unblock { by: crate::By("test".to_owned()), step: None }
+        Command::Unblock { by: crate::By("test".into()), step: None }
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         decide(&mut execution, Command::RecordStep(record));
         let reason = Block::Unrecordable { op, reason: "too large".to_owned() };
         decide(&mut execution, Command::Block { reason, build: Some(name("a")) });
-        let (by, remedy) = (crate::By("test".to_owned()), Remedy::Edit(Payload::from("1")));
+        let (by, remedy) = (crate::By("test".into()), Remedy::Edit(Payload::from("1")));
         let step = Some(StepRemedy { step: "charge".to_owned(), remedy });
         decide(&mut execution, Command::Unblock { by, step });
         decide(&mut execution, block("b"));

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -62,7 +63,35 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 /// Appends the bytes of `value`.
 pub fn encode_behind<T: Serialize>(mut bytes: Vec<u8>, value: &T) -> Vec<u8> {
     bytes.push(VERSION);
-    postcard::to_extend(value, bytes).expect("types of this crate always serialize")
+    append(bytes, value)
+}
+
+/// Appends the bytes of `value`, without a version.
+pub fn append<T: Serialize>(bytes: Vec<u8>, value: &T) -> Vec<u8> {
+    postcard::serialize_with_flavor(value, Appended(bytes)).expect("types of this crate always serialize")
+}
+
+/// Bytes behind others. Postcard's own flavor for this appends byte by byte.
+struct Appended(Vec<u8>);
+
+impl Flavor for Appended {
+    type Output = Vec<u8>;
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
 }
 
 /// Returns the value in `bytes`.

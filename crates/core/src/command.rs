@@ -1,5 +1,6 @@
 //! Commands to an execution, and their consequences.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -197,12 +198,12 @@ pub struct Decision {
 /// The author of an order or message: a user, a program, a parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct By(pub String);
+pub struct By(pub Cow<'static, str>);
 
 impl By {
     /// Returns the name for programs that use the library and set no other name.
     pub fn client() -> Self {
-        Self("client".to_owned())
+        Self(Cow::Borrowed("client"))
     }
 }
 

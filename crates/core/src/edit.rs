@@ -73,7 +73,7 @@ impl EditFates {
     pub fn input_of<'a>(&'a self, entry: &'a Entry) -> Option<&'a Fingerprint> {
         let lost = || self.lost_inputs.get(&entry.event.op()?.index());
         let is_edit = entry.event.is_edit() && !planted(Bug::EditForAnyInput);
-        entry.event.input().or_else(|| lost().filter(|_| is_edit))
+        entry.event.input().or_else(|| if is_edit { lost() } else { None })
     }
 
     /// Returns the fate of the result that this entry set for a step, if it is such an entry and a
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn by() -> By {
-        By("me".to_owned())
+        By("me".into())
     }
 
     fn edit(step: &str) -> Event {

@@ -79,7 +79,7 @@ mod tests {
     use crate::{Address, Block, ExecutionId, Namespace, Timestamp};
 
     fn by() -> By {
-        By("ann".to_owned())
+        By("ann".into())
     }
 
     fn pause() -> Command {

@@ -37,6 +37,12 @@ impl From<Vec<u8>> for Payload {
     }
 }
 
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+}
+
 impl From<&str> for Payload {
     fn from(text: &str) -> Self {
         Self(text.as_bytes().into())

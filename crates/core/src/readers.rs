@@ -124,7 +124,7 @@ fn look_at(execution: &Execution) {
         assert_eq!(record(&codec::encode(&summary)), Some(summary));
     }
     assert_eq!(record(&codec::encode(&execution.route())), Some(execution.route()));
-    let by = || By("x".to_owned());
+    let by = || By("x".into());
     let reason = String::new;
     let commands = [
         Command::Pause { by: by(), reason: reason() },

@@ -60,6 +60,11 @@ impl Renames {
         }));
     }
 
+    /// Whether no open operation has an old name.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
     /// Returns the open operation that has this old name.
     pub(crate) fn own(&self, old: u64) -> Option<u64> {
         self.own.get(&old).copied()

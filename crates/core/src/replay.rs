@@ -163,6 +163,9 @@ impl Cursor {
 
     /// Returns the open operation that has the name of this entry as an old name.
     pub fn renamed_by(&self, entry: &Entry) -> Option<Renamed> {
+        if self.renames.is_empty() {
+            return None;
+        }
         let old = entry.event.op()?.index();
         let own = self.renames.own(old.0).filter(|_| !self.open.contains(&old.0))?;
         Some(Renamed { own: OpIndex(own), old, record: record_of(entry) })

@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn orders_are_no_work() {
-        let by = || By("ops".to_owned());
+        let by = || By("ops".into());
         let reason = || "lunch".to_owned();
         let op = || Op { kind: OpKind::Step, name: Name::new("s").unwrap(), key: None, nth: 1 };
         let at = Timestamp::from_millis(1);

@@ -94,7 +94,7 @@ impl TreeOrder {
 
     /// Returns the sender of the order.
     pub fn by(&self) -> By {
-        By(crate::text::titled("parent", &self.parent))
+        By(crate::text::titled("parent", &self.parent).into())
     }
 
     /// Returns the id of the execution that sends the order to the children.
@@ -253,7 +253,7 @@ mod tests {
     }
 
     fn by() -> By {
-        By("ann".to_owned())
+        By("ann".into())
     }
 
     fn pause() -> Command {

@@ -28,7 +28,7 @@ fn op(kind: OpKind) -> Op {
 }
 
 fn by() -> By {
-    By("alice".to_owned())
+    By("alice".into())
 }
 
 fn failure() -> Failure {
@@ -397,7 +397,7 @@ fn a_field_that_a_newer_program_added_is_told_as_such() {
 fn a_variant_that_a_newer_program_added_is_told_as_such() {
     let at = Timestamp::from_millis(7);
     check_newer::<Entry>(&codec::encode(&(129_u64, at, 99_u32, "what a newer program says", 0_u8)));
-    let by = By("ann".to_owned());
+    let by = By("ann".into());
     check_newer::<Message>(&codec::encode(&(MessageId::new("m"), address(), by, at, 99_u32, 0_u8)));
     check_newer::<Vec<Waiting>>(&codec::encode(&[(99_u32, "for what")]));
     // A suspect's stand is the last thing in the last field of its summary.

@@ -21,7 +21,7 @@ fn at(millis: i64) -> Timestamp {
 
 fn message(id: &str, body: Body) -> Message {
     let to = Address { namespace: Namespace::default(), id: ExecutionId::new("order-1").expect("an id") };
-    Message::new(MessageId::new(id), to, By("ann".to_owned()), body)
+    Message::new(MessageId::new(id), to, By("ann".into()), body)
 }
 
 fn signal(id: &str) -> Message {
@@ -130,7 +130,7 @@ fn admit(known: &Known, message: &Message) -> Result<Intake, Refusal> {
 }
 
 fn by() -> By {
-    By("ann".to_owned())
+    By("ann".into())
 }
 
 fn pausing() -> Command {
@@ -244,7 +244,7 @@ fn cancellation_that_a_child_has_heard_of_is_refused_for_what_it_is() {
     let id = |text| ExecutionId::new(text).expect("an id");
     let op = Op { kind: OpKind::ChildResult, name: name("mail"), key: None, nth: 1 };
     let begin = Start { parent: Some(Parent::new(id("mother"), 1, op, 2)), ..start("1") };
-    let by = || By("ann".to_owned());
+    let by = || By("ann".into());
     let block = Command::block(Block::Limit { reason: "full".to_owned() });
     let stuck = Known::begun(begin, &[Command::Cancel { by: by(), reason: String::new() }, block]);
     let of = |parent| {

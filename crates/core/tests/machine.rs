@@ -25,7 +25,7 @@ fn op(kind: OpKind) -> Op {
 }
 
 fn by() -> By {
-    By("alice".to_owned())
+    By("alice".into())
 }
 
 fn start(kind: Kind) -> Start {

@@ -237,7 +237,7 @@ fn lost(name: &str) -> Event {
 
 fn decided(name: &str, remedy: Remedy) -> Event {
     Event::Unblocked {
-        by: By("ann".to_owned()),
+        by: By("ann".into()),
         remedied: Some(Remedied { op: op(name), remedy, declared: None }),
     }
 }
@@ -301,7 +301,7 @@ fn a_lost_result_blocks_who_asks_for_it_late() {
 fn a_cancellation_takes_the_place_of_a_lost_result() {
     let mut cursor = Cursor::new(false);
     cursor.open(op("a").index());
-    let cancel = Event::CancelRequested { by: By("ann".to_owned()), reason: String::new() };
+    let cancel = Event::CancelRequested { by: By("ann".into()), reason: String::new() };
     let events = journal(vec![lost("a"), cancel]);
     assert_eq!(cursor.offer(&events[0]), Ok(false));
     assert!(cursor.obstacle().is_some());

@@ -17,7 +17,7 @@ fn at(millis: i64) -> Timestamp {
 }
 
 fn by() -> By {
-    By("alice".to_owned())
+    By("alice".into())
 }
 
 /// Returns a start with every field set.

@@ -153,7 +153,7 @@ fn wish(build: &Name, snapshot: &Snapshot) -> Option<Message> {
     let execution = &snapshot.execution;
     execution.is_worth_trying(build).then(|| {
         let id = MessageId::new(format!("try:{}:{}:{build}", execution.run(), execution.entry_count()));
-        let by = By(format!("build {build}"));
+        let by = By(format!("build {build}").into());
         Message::new(id, execution.address().clone(), by, Body::Unblock { step: None })
     })
 }

@@ -160,7 +160,7 @@ impl World {
         let repaired = stepped(truth, truth.repair()).await.map_err(|error| error.to_string())?;
         self.history.trace(repaired.rebuilt.len());
         for item in aside {
-            let (by, reason) = (By("the world".to_owned()), "it is damaged".to_owned());
+            let (by, reason) = (By("the world".into()), "it is damaged".to_owned());
             let id = item.address.id.to_string();
             self.history.add(Happened::Discarded { id, by: by.clone(), reason: reason.clone() });
             let discarded = stepped(truth, truth.discard(&item.address, by, reason)).await;

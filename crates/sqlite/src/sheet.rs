@@ -128,7 +128,7 @@ impl Draft {
     pub(crate) fn sealed(&mut self, cold: &Cold, anchor: &Anchor) -> &[u8] {
         self.bytes.truncate(self.prepared);
         let bytes = std::mem::take(&mut self.bytes);
-        self.bytes = postcard::to_extend(cold, bytes).expect("numbers serialize");
+        self.bytes = codec::append(bytes, cold);
         let sum = anchor.sum(self.sum.bytes(&self.bytes[self.prepared..]));
         checksum::put(&mut self.bytes, sum);
         &self.bytes

@@ -71,7 +71,7 @@ fn packed(execution: &Execution, runs: &[Vec<Entry>], unread: &[Message]) -> Vec
 fn seeds() -> Vec<Vec<u8>> {
     let name = |text| Name::new(text).expect("a name");
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").expect("an id") };
-    let by = || By("ann".to_owned());
+    let by = || By("ann".into());
     let start = abide_core::fixture::flow();
     let (execution, first) = Execution::start(address.clone(), start, NOW.0);
     let body = Body::Signal { name: name("go"), payload: Payload::from("true") };

@@ -35,7 +35,7 @@ pub fn not_started(
     let id = MessageId::new(format!("refused/{child_part}/{run}/{name}{key}/{}", op.nth));
     let failure = Failure::new(FailureKind::Fatal, format!("child {child:?} was not started: {refusal}"));
     let body = Body::ChildDone { run, op: op.clone(), outcome: Outcome::Failure(failure) };
-    let by = By(format!("child {child:?}"));
+    let by = By(format!("child {child:?}").into());
     Message::new(id, emitter.clone(), by, body)
 }
 

@@ -86,7 +86,7 @@ fn worker(session: u64, workflow: &str, lane: &str) -> WorkerRow {
 
 fn message(by: &str, body: Body) -> Message {
     let to = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
-    Message::new(MessageId::new("m"), to, By(by.to_owned()), body)
+    Message::new(MessageId::new("m"), to, By(by.to_owned().into()), body)
 }
 
 fn check(facts: &Facts, expected: &str) {
@@ -95,7 +95,7 @@ fn check(facts: &Facts, expected: &str) {
 
 #[test]
 fn what_has_ended_says_how() {
-    let by = || By("ann".to_owned());
+    let by = || By("ann".into());
     let rows = [
         (
             Event::Completed { result: Payload::from("42"), unused: Vec::new() },
@@ -117,7 +117,7 @@ fn what_has_ended_says_how() {
 
 #[test]
 fn what_is_stopped_says_by_whom_and_why() {
-    let paused = Event::Paused { by: By("ann".to_owned()), reason: "audit".to_owned() };
+    let paused = Event::Paused { by: By("ann".into()), reason: "audit".to_owned() };
     let mut facts_of_paused = facts(vec![paused], &[]);
     check(
         &facts_of_paused,
@@ -190,7 +190,7 @@ fn a_worker_that_shuts_down_takes_nothing_more() {
         &ready,
         r#"workflow "x" is ready since 1970-01-01T00:00:40.000Z (1 min ago) and next in its queue for worker "w" (session 5)."#,
     );
-    let paused = Event::Paused { by: By("ann".to_owned()), reason: "audit".to_owned() };
+    let paused = Event::Paused { by: By("ann".into()), reason: "audit".to_owned() };
     let mut paused = facts(vec![paused], &[]);
     paused.snapshot.inbox.messages = vec![message("bob", Body::Resume)];
     paused.workers = vec![WorkerRow { is_draining: true, ..worker(4, "order", "default") }];
@@ -350,7 +350,7 @@ fn an_order_says_who_applies_it() {
     check(&ready, &format!("{is_ready}; unread: pause by ann."));
     ready.snapshot.inbox.messages = vec![message("ann", Body::Cancel { reason: reason() })];
     check(&ready, &format!("{is_ready}; unread: cancel by ann, which is for its code to see."));
-    let paused = Event::Paused { by: By("ann".to_owned()), reason: String::new() };
+    let paused = Event::Paused { by: By("ann".into()), reason: String::new() };
     let mut paused = facts(vec![paused], &[]);
     paused.workers = ready.workers.clone();
     paused.snapshot.inbox.messages = vec![message("ann", Body::Cancel { reason: reason() })];
@@ -447,7 +447,7 @@ fn a_chain_of_children_is_followed() {
     parent.child = Some(Child::Unread("disk I/O error".to_owned()));
     check(&parent, r#"workflow "x" is waiting for child "c", which cannot be read now: disk I/O error."#);
     let mut below = facts(Vec::new(), &[child]);
-    let paused = Event::Paused { by: By("ann".to_owned()), reason: String::new() };
+    let paused = Event::Paused { by: By("ann".into()), reason: String::new() };
     below.child = Some(Child::Known(Box::new(facts(vec![paused], &[]))));
     parent.child = Some(Child::Known(Box::new(below)));
     check(
@@ -521,7 +521,7 @@ fn a_suspect_that_rests_says_what_it_did_when_its_worker_died() {
 #[test]
 fn a_suspect_that_is_blocked_or_paused_does_not_run() {
     let block = Event::Blocked { reason: Block::Poison { reason: "it kills".to_owned() }, build: None };
-    let pause = Event::Paused { by: By("ann".to_owned()), reason: "lunch".to_owned() };
+    let pause = Event::Paused { by: By("ann".into()), reason: "lunch".to_owned() };
     for event in [block, pause] {
         let mut facts = facts(vec![event], &[]);
         facts.snapshot.takeover_count = 7;
@@ -533,7 +533,7 @@ fn a_suspect_that_is_blocked_or_paused_does_not_run() {
 
 #[test]
 fn what_is_blocked_while_it_is_being_cancelled_says_both() {
-    let cancel = Event::CancelRequested { by: By("ann".to_owned()), reason: "too late".to_owned() };
+    let cancel = Event::CancelRequested { by: By("ann".into()), reason: "too late".to_owned() };
     let block = Event::Blocked { reason: Block::Limit { reason: "full".to_owned() }, build: None };
     check(
         &facts(vec![cancel, block], &[]),
@@ -544,21 +544,20 @@ fn what_is_blocked_while_it_is_being_cancelled_says_both() {
 #[test]
 fn what_is_blocked_while_its_parent_is_paused_says_both() {
     let block = || Event::Blocked { reason: Block::Limit { reason: "full".to_owned() }, build: None };
-    let inherited =
-        || Event::Inherited { by: By("ann".to_owned()), number: 7, pause: Some("audit".to_owned()) };
+    let inherited = || Event::Inherited { by: By("ann".into()), number: 7, pause: Some("audit".to_owned()) };
     let parent = "; it was paused by ann: audit, and stays so until its parent goes on";
     let said = r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): full"#;
     check(&facts(vec![block(), inherited()], &[]), &format!("{said}{parent}."));
-    let own = Event::Paused { by: By("bob".to_owned()), reason: String::new() };
+    let own = Event::Paused { by: By("bob".into()), reason: String::new() };
     let own_words = "; it was paused by bob and stays so when it is unblocked";
     check(&facts(vec![block(), own, inherited()], &[]), &format!("{said}{own_words}{parent}."));
-    let lifted = Event::Inherited { by: By("ann".to_owned()), number: 8, pause: None };
+    let lifted = Event::Inherited { by: By("ann".into()), number: 8, pause: None };
     check(&facts(vec![block(), inherited(), lifted], &[]), &format!("{said}."));
 }
 
 #[test]
 fn a_cancellation_under_way_is_told() {
-    let cancel = Event::CancelRequested { by: By("ann".to_owned()), reason: "changed my mind".to_owned() };
+    let cancel = Event::CancelRequested { by: By("ann".into()), reason: "changed my mind".to_owned() };
     let mut cancelling = facts(vec![cancel], &[]);
     cancelling.snapshot.ready_at = Some(at(40));
     cancelling.workers = vec![worker(5, "order", "default")];
@@ -585,7 +584,7 @@ fn a_deadline_that_nobody_has_applied_is_told() {
     check(&overdue, &format!("{ready}{objection}{passed}."));
     let deadline = "; its deadline is at 1970-01-01T00:01:41.000Z (in 1.0 s)";
     check(&late(101, Vec::new()), &format!("{ready}there is none{deadline}."));
-    let paused = Event::Paused { by: By("ann".to_owned()), reason: String::new() };
+    let paused = Event::Paused { by: By("ann".into()), reason: String::new() };
     let said = r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann"#;
     check(&late(101, vec![paused]), &format!("{said}{deadline}."));
     let seen = late(50, vec![Event::DeadlinePassed { until: at(110) }]);

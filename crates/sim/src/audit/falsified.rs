@@ -288,7 +288,7 @@ fn attempt_too_many(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option
 
 fn rerun_of_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let remedied = Some(Remedied { op: nothing_like_it(), remedy: Remedy::Rerun, declared: None });
-    insert_before_end(nth_ended(evidence, nth)?, Event::Unblocked { by: By("me".to_owned()), remedied });
+    insert_before_end(nth_ended(evidence, nth)?, Event::Unblocked { by: By("me".into()), remedied });
     Some(())
 }
 
@@ -367,7 +367,7 @@ fn two_outcomes(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()>
 
 fn no_start(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let (journal, index) = nth_entry(evidence, nth, |_, _, entry| entry.seq == 1)?;
-    journal[index].event = Event::Resumed { by: By("me".to_owned()) };
+    journal[index].event = Event::Resumed { by: By("me".into()) };
     Some(())
 }
 
@@ -572,7 +572,7 @@ fn cancel_unseen(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()
     // The code saw the cancellation, but the journal does not say so.
     for entry in journal.iter_mut() {
         if matches!(entry.event, Event::CancelRequested { .. }) {
-            entry.event = Event::Resumed { by: By("me".to_owned()) };
+            entry.event = Event::Resumed { by: By("me".into()) };
         }
     }
     Some(())

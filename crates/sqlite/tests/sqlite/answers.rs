@@ -147,8 +147,7 @@ fn kid_ends(fixture: &Fixture, store: &Arc<SqliteStore>, end: Command) {
 
 #[test]
 fn p5_a_lost_answer_of_a_child_is_told_and_given_again() {
-    let ends =
-        [complete(), fail(), Command::Terminate { by: By("ann".to_owned()), reason: "enough".to_owned() }];
+    let ends = [complete(), fail(), Command::Terminate { by: By("ann".into()), reason: "enough".to_owned() }];
     let lost = r#"execution "boss": it waits for child "kid", which has ended, and the answer is lost"#;
     for end in ends {
         let whole = Fixture::new();

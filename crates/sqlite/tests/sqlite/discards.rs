@@ -39,7 +39,7 @@ fn family() -> (Fixture, Arc<SqliteStore>) {
 }
 
 fn discard(store: &Arc<SqliteStore>, id: &str) -> Discarded {
-    let by = By("ann".to_owned());
+    let by = By("ann".into());
     block_on(store.discard(&address(id), by, "beyond repair".to_owned())).expect("it is looked at")
 }
 

@@ -57,7 +57,7 @@ fn break_leaf(fixture: &Fixture, table: &str) {
 }
 
 fn discard(store: &Arc<SqliteStore>, id: &str) -> Discarded {
-    let by = By("ann".to_owned());
+    let by = By("ann".into());
     block_on(store.discard(&address(id), by, "beyond repair".to_owned())).expect("it is looked at")
 }
 

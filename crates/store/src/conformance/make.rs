@@ -83,7 +83,7 @@ pub(crate) fn signal(id: &str, to: &str) -> Message {
 }
 
 pub(crate) fn by() -> By {
-    By("ann".to_owned())
+    By("ann".into())
 }
 
 pub(crate) fn pause(to: &str) -> Message {

@@ -48,7 +48,7 @@ fn message_tells_who_sent_it_and_when_it_arrived(subject: &Subject) {
     subject.advance_ms(5);
     // The sender cannot choose the time of arrival.
     let mut early = signal("early", "a").arrived(subject.later_ms(9_999));
-    early.by = abide_core::By("bob".to_owned());
+    early.by = abide_core::By("bob".into());
     subject.send(early.clone());
     subject.advance_ms(5);
     let emitted_at = subject.now();

@@ -74,9 +74,9 @@ fn p8_oversize_reason_is_refused_by_name(subject: &Subject) {
     let max = Bounds::REASON_BYTES_MAX;
     let cancel = |by, reason| {
         let message = message("c", "a", Body::Cancel { reason: text(reason) });
-        Message { by: By(text(by)), ..message }
+        Message { by: By(text(by).into()), ..message }
     };
-    let nameless = Message { by: By(text(max + 1)), ..signal("s", "a") };
+    let nameless = Message { by: By(text(max + 1).into()), ..signal("s", "a") };
     for over in [cancel(1, max + 1), cancel(max + 1, 1), nameless] {
         check_refused(subject, vec![over], "REASON_BYTES_MAX");
     }

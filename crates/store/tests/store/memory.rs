@@ -59,7 +59,7 @@ fn change(commit: &mut Commit) -> &mut Changes {
 fn state_that_is_ahead_of_its_journal_is_stopped() {
     let (store, mut commit) = held();
     let (mut execution, _) = common::begun("a");
-    let pause = abide_core::Command::Pause { by: abide_core::By("ann".to_owned()), reason: String::new() };
+    let pause = abide_core::Command::Pause { by: abide_core::By("ann".into()), reason: String::new() };
     let now = abide_core::Timestamp::from_millis(0);
     execution.decide(pause, now).expect("it may be paused").record(&mut execution, now);
     change(&mut commit).state = codec::encode(&execution);

@@ -161,7 +161,7 @@ pub(super) fn other_acknowledged(evidence: &mut Evidence, _: &Scenario, nth: usi
 /// Makes the store acknowledge a next run that begins with something else.
 pub(super) fn other_next_acknowledged(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let (index, mut commit) = nth_commit(evidence, nth, |commit| commit.next.is_some())?;
-    commit.next.as_mut()?.event = Event::Resumed { by: By("me".to_owned()) };
+    commit.next.as_mut()?.event = Event::Resumed { by: By("me".into()) };
     evidence.items[index] = Happened::Committed(Box::new(commit));
     Some(())
 }
