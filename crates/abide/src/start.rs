@@ -15,6 +15,7 @@ use crate::canonical::Input;
 use crate::client_error::ClientError;
 use crate::code::{Code, CodeNames};
 use crate::handle::{Handle, result_of};
+use crate::recent;
 
 /// The options of a start, wherever it is made.
 #[derive(Clone, Debug, Default)]
@@ -136,7 +137,7 @@ impl StartOptions {
             name: code.name,
             input_hash: input.hash,
             input: input.payload,
-            lane: Name::of_field("lane", self.lane.as_deref().unwrap_or("default"))?,
+            lane: recent::name("lane", self.lane.as_deref().unwrap_or("default"))?,
             requires: self.requires.iter().map(capability).collect::<Result<_, _>>()?,
             priority: self.priority,
             start_at: self.delay.map(|delay| now.after(delay)),
@@ -209,6 +210,10 @@ impl<C: Code> IntoFuture for Start<C> {
 
 /// A start whose result is awaited. Await it; options come first. Dropping it leaves the execution
 /// running.
+///
+/// On a task of the runtime that abide was opened in, the future itself polls the workflow: a step
+/// that blocks its thread blocks the task. If the future is not polled for a while
+/// ([`park_after`](crate::Builder::park_after)), the workflow goes on elsewhere.
 #[must_use = "nothing is started unless it is awaited"]
 pub struct Run<C: Code> {
     abide: Abide,

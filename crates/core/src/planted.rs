@@ -119,6 +119,10 @@ bugs! {
     SecondShutdownHurries = "second-shutdown-hurries",
     /// A start whose future is dropped strands its execution.
     StartStranded = "start-stranded",
+    /// A run whose future is dropped strands the execution that it hosts.
+    HostStrands = "host-strands",
+    /// A caller that does not poll keeps the execution that it hosts.
+    HostKeeps = "host-keeps",
     /// A request of unknown outcome is reported as failed.
     UnknownSubmitFailed = "unknown-submit-failed",
     /// Callers that gave up are kept in memory for ever.

@@ -17,7 +17,10 @@ impl Inner {
     /// Returns an execution that may run here. Otherwise returns the work that decides: it blocks
     /// the execution, or leaves it to another build, or finds that it may run after all. Most
     /// executions need no such work, so nothing is allocated for them.
-    pub(crate) fn fit(self: &Arc<Self>, leased: Leased) -> Result<Leased, BoxFuture<Result<Leased, End>>> {
+    pub(crate) fn fit(
+        self: &Arc<Self>,
+        leased: Box<Leased>,
+    ) -> Result<Box<Leased>, BoxFuture<Result<Box<Leased>, End>>> {
         self.failures.note_progress(&leased);
         if let Some(reason) = self.failures.reason_to_block(leased.key, self.options.failure_count_max) {
             let (engine, block) = (self.clone(), Block::Limit { reason });
@@ -31,7 +34,7 @@ impl Inner {
     }
 
     /// Returns the runner of an execution.
-    pub(crate) fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
+    pub(crate) fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Box<Leased>) -> BoxFuture<End> {
         let fitting = match self.fit(leased) {
             Ok(leased) => return self.begin_code(mailbox, leased),
             Err(fitting) => fitting,
@@ -46,7 +49,7 @@ impl Inner {
     }
 
     /// Returns the runner of an execution's code.
-    fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
+    fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Box<Leased>) -> BoxFuture<End> {
         let (seat, opening) = Seat::new(self.clone(), mailbox, leased);
         self.begin_seated(seat, opening)
     }

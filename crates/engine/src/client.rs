@@ -1,22 +1,21 @@
 //! The operations from outside: start, send, watch.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Body, By, Entry, Event, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Phase,
     Refusal, Start, Status, start_differences, text,
 };
-use abide_store::{Error, Read, Record, Result, Snapshot, Store, Submit, Submitted, Target, Workers};
-
-use tokio::sync::OwnedSemaphorePermit;
+use abide_store::{Error, Read, Record, Result, Snapshot, Store, Target, Workers};
 
 use crate::engine::Engine;
 use crate::follower::{Pace, follow};
+use crate::hosts::Hosting;
 use crate::options::Options;
-use crate::request::{Request, Requests};
+use crate::request::Requests;
 use crate::runtime::Runtime;
+use crate::submission::{Submission, Submitting, Taken};
 use crate::watch::{Watchers, Whereabouts};
 use crate::{turns, why};
 
@@ -24,8 +23,8 @@ use crate::{turns, why};
 /// there if they can.
 #[derive(Clone)]
 pub struct Client {
-    store: Arc<dyn Store>,
-    runtime: Arc<dyn Runtime>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) runtime: Arc<dyn Runtime>,
     namespace: Namespace,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) requests: Requests,
@@ -156,21 +155,49 @@ impl Client {
 
     /// Starts an execution, or attaches to it, and waits until it has ended.
     pub async fn run(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Event> {
+        if let Some(hosting) = self.engine.as_ref().and_then(|engine| engine.0.hosts.enter(&engine.0)) {
+            return self.run_here(hosting, id, start).await;
+        }
         // Watched before it exists: for a new execution, no look into the store is needed to see
         // whether it has already ended.
         let watch = self.watchers.watch(id, Whereabouts::Here);
         let requested_at = self.requested_at(&start);
         let taken = self.begin(id, start.clone()).await?;
-        if taken.place == Whereabouts::Here
+        let (place, is_attached) = (taken.place(), taken.is_attached);
+        drop(taken);
+        if place == Whereabouts::Here
             && let Some(event) = watch.told(&*self.runtime).await
         {
             return Ok(event);
         }
         // Rarely needed, so it takes no room in the future of every caller.
-        if taken.is_attached {
-            Box::pin(self.differences(id, (&start, requested_at))).await;
+        Box::pin(self.ended_after(id, (&start, requested_at), is_attached)).await
+    }
+
+    /// Does the same, and runs the execution on the task of the caller, if it is born here.
+    async fn run_here(&self, hosting: Hosting, id: &ExecutionId, start: Arc<Start>) -> Result<Event> {
+        let requested_at = self.requested_at(&start);
+        let mut taken = self.begin(id, start.clone()).await?;
+        if let Some(leased) = taken.born.take()
+            && let Some(event) = hosting.run(leased).await
+        {
+            return Ok(event);
         }
-        Box::pin(self.ended(id, Blocks::End)).await
+        drop(hosting);
+        Box::pin(self.ended_after(id, (&start, requested_at), taken.is_attached)).await
+    }
+
+    /// Waits for the end of an execution that was started or attached to.
+    async fn ended_after(
+        &self,
+        id: &ExecutionId,
+        requested: (&Start, abide_core::Timestamp),
+        is_attached: bool,
+    ) -> Result<Event> {
+        if is_attached {
+            self.differences(id, requested).await;
+        }
+        self.ended(id, Blocks::End).await
     }
 
     /// Returns which kind of code a worker of this namespace has registered under `name`: a
@@ -224,45 +251,7 @@ impl Client {
     /// unknown, the engine goes on asking.
     async fn submit(&self, message: Message) -> Result<Taken> {
         let permit = self.requests.enter().await?;
-        let (client, runtime) = (self.clone(), self.runtime.clone());
-        let asking = async move {
-            let mut submission = Submission { client, message, tried_count: 0, unknown: None };
-            let answered = submission.ask_for_a_while().await;
-            if matches!(&answered, Err(Error::Indeterminate { .. })) {
-                let runtime = submission.client.runtime.clone();
-                runtime.spawn(Box::pin(submission.ask_on(permit)));
-            }
-            answered
-        };
-        Request::new(runtime, asking).await
-    }
-
-    /// Has the engine run the executions that were born to it. After a lost answer, one may have
-    /// been born without our knowing.
-    async fn adopt(&self, submitted: Vec<Submitted>, was_repeated: bool) -> Taken {
-        let mut taken = Taken { place: Whereabouts::Elsewhere, is_attached: false, is_known: false };
-        for one in submitted {
-            match (one, &self.engine) {
-                (Submitted::Started(_, Some(leased)), Some(engine)) => {
-                    engine.0.adopt([*leased]);
-                    taken.place = Whereabouts::Here;
-                }
-                (Submitted::Attached(key), engine) => {
-                    taken.is_attached = true;
-                    if let Some(engine) = engine.as_ref().filter(|_| was_repeated)
-                        && !engine.0.is_resident(key)
-                    {
-                        // In a task of its own: the caller need not wait until it can be read.
-                        let inner = engine.0.clone();
-                        self.runtime.spawn(Box::pin(async move { inner.recover(key, None).await }));
-                    }
-                }
-                // After a lost answer, it may be our own.
-                (Submitted::Duplicate(_), _) => taken.is_known = !was_repeated,
-                _ => {}
-            }
-        }
-        taken
+        Submitting::new(self, Submission::new(message, permit)).await
     }
 
     /// Returns the execution and the entries of its journal from number `from` on, at most `limit`.
@@ -318,7 +307,7 @@ impl Client {
     }
 
     /// Whether the engine closes, so that no caller waits for the store's answers any longer.
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| engine.0.is_closing())
     }
 
@@ -378,15 +367,6 @@ pub enum Begun {
     },
 }
 
-/// What the store did with a message.
-struct Taken {
-    /// The place where the started execution runs.
-    place: Whereabouts,
-    is_attached: bool,
-    /// Whether a message of this id had arrived before.
-    is_known: bool,
-}
-
 /// The result of sending a message under an id that its sender knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -398,81 +378,6 @@ pub enum Sent {
 
 fn pace(options: &Options) -> Pace {
     Pace { follow_every: options.follow_every, look_again_every: options.look_again_every }
-}
-
-/// A message on its way into the store.
-struct Submission {
-    client: Client,
-    message: Message,
-    tried_count: u32,
-    /// The error of an attempt whose outcome is unknown.
-    unknown: Option<Error>,
-}
-
-impl Submission {
-    /// Asks until there is an answer, or for as long as a caller may be kept waiting.
-    async fn ask_for_a_while(&mut self) -> Result<Taken> {
-        const TRY_COUNT_MAX: u32 = 5;
-        loop {
-            if let Some(answer) = self.ask().await {
-                return answer;
-            }
-            if let Some(error) = self.unknown.take_if(|_| self.tried_count > TRY_COUNT_MAX) {
-                return Err(error);
-            }
-        }
-    }
-
-    fn tell_start(&self, submitted: &[Submitted]) {
-        if let (Body::Start(start), [Submitted::Started(..)], false) =
-            (&self.message.body, submitted, planted(Bug::StartUnlogged))
-        {
-            let Address { namespace, id } = &self.message.to;
-            let (namespace, execution, name) = (namespace.as_str(), id.as_str(), start.name.as_str());
-            tracing::debug!(namespace, execution, kind = start.kind.word(), name, "an execution was started");
-        }
-    }
-
-    /// Asks until there is an answer: it may be a lease, which somebody has to take. No caller
-    /// waits for it any longer, but it keeps its permit.
-    async fn ask_on(mut self, _permit: OwnedSemaphorePermit) {
-        while !self.client.is_closed() && self.ask().await.is_none() {}
-    }
-
-    /// Asks once, and pauses if the outcome is unknown. A typed refusal such as full or busy is an
-    /// answer, unless an earlier attempt may have happened.
-    async fn ask(&mut self) -> Option<Result<Taken>> {
-        let client = &self.client;
-        let (born_to, alone) = match &client.engine {
-            Some(engine) if engine.0.free_slots() > 0 => (Some(engine.0.session()), engine.0.is_idle()),
-            Some(engine) => (None, engine.0.is_idle()),
-            None => (None, true),
-        };
-        let submit = Submit { messages: vec![self.message.clone()], born_to, alone };
-        match client.store.submit(submit).await {
-            Ok(submitted) => {
-                self.tell_start(&submitted);
-                return Some(Ok(client.adopt(submitted, self.tried_count > 0).await));
-            }
-            Err(Error::Indeterminate { what, source }) if planted(Bug::UnknownSubmitFailed) => {
-                return Some(Err(Error::Unavailable { what, source }));
-            }
-            Err(error @ Error::Indeterminate { .. }) => self.unknown = Some(error),
-            // The failure of this attempt says nothing about the one before it. Only a refusal
-            // does: a message that was taken before is not refused.
-            Err(error) if self.tried_count > 0 && error.is_transient() => {}
-            Err(error @ Error::Refused(_)) => return Some(Err(error)),
-            Err(error) => return Some(Err(self.unknown.take().unwrap_or(error))),
-        }
-        tracing::debug!(
-            tried_count = self.tried_count,
-            "a submit is repeated: nobody knows what became of it"
-        );
-        self.tried_count += 1;
-        let pause = Duration::from_millis(10) * self.tried_count.min(100);
-        client.runtime.sleep(pause).await;
-        None
-    }
 }
 
 /// Writes the last digits of a number, as many as fit. `format!` takes several times as long, and

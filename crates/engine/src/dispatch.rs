@@ -225,8 +225,8 @@ impl Dispatcher {
                 for (key, newest) in claimed.mail {
                     self.engine.deliver(key, vec![Arrival::Newest(newest)]);
                 }
-                self.engine.adopt(claimed.leased);
-                self.engine.look_after(claimed.care);
+                self.engine.adopt(claimed.leased.into_iter().map(Box::new));
+                self.engine.look_after(claimed.care.into_iter().map(Box::new));
                 if is_sweep_due {
                     self.engine.forget_early();
                     self.sweep_at = moment.after(self.engine.options.sweep_every);

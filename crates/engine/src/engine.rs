@@ -13,6 +13,7 @@ use crate::caretaker::Caretaker;
 use crate::driver::{Driver, End};
 use crate::failures::{Failing, Failures};
 use crate::heartbeat::SignsOfLife;
+use crate::hosts::{Host, Hosts};
 use crate::inbox::Arrival;
 use crate::left_commits::LeftCommits;
 use crate::lifetime::Lifetime;
@@ -40,6 +41,7 @@ impl Drop for LastOne {
     fn drop(&mut self) {
         self.0.is_closing.store(true, Ordering::Release);
         self.0.kick.notify_one();
+        self.0.hosts.dissolve(&self.0);
         self.0.order_all(Order::Leave);
     }
 }
@@ -56,6 +58,7 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     session: AtomicU64,
     residents: Mutex<Residents>,
+    pub(crate) hosts: Hosts,
     pub(crate) failures: Failures,
     pub(crate) left_commits: LeftCommits,
     pub(crate) lifetime: Lifetime,
@@ -91,6 +94,8 @@ struct Resident {
     lease: Lease,
     address: Address,
     mailbox: Arc<Mailbox>,
+    /// The caller that polls it, if it has no task of its own.
+    host: Option<Arc<Host>>,
 }
 
 impl Engine {
@@ -113,6 +118,7 @@ impl Engine {
             registry: registry.with_builtins(),
             session: AtomicU64::new(0),
             residents: Mutex::default(),
+            hosts: Hosts::default(),
             failures: Failures::default(),
             left_commits: LeftCommits::default(),
             lifetime: Lifetime::default(),
@@ -177,6 +183,7 @@ impl Inner {
         self.is_draining.store(!planted(Bug::DrainIsDeaf), Ordering::Release);
         self.is_closing.store(true, Ordering::Release);
         self.kick.notify_one();
+        self.hosts.dissolve(self);
         self.order_all(Order::Drain);
         // The heart beats on: results in the grace period are recorded under a live session.
         tokio::select! {
@@ -237,6 +244,7 @@ impl Inner {
         let registered = self.store.register(worker).await?;
         // An answer to the old session may have come meanwhile.
         let former = self.residents().begin_session(registered.session);
+        self.hosts.dissolve(self);
         former.iter().for_each(|mailbox| mailbox.order(Order::Abandon));
         self.session.store(registered.session.0, Ordering::Release);
         // After the seats of the old session have their orders: they begin nothing more.
@@ -300,11 +308,22 @@ impl Inner {
     }
 
     /// Takes leased executions into memory and runs them, each when it may.
-    pub(crate) fn adopt(self: &Arc<Self>, leased: impl IntoIterator<Item = Leased>) {
+    pub(crate) fn adopt(self: &Arc<Self>, leased: impl IntoIterator<Item = Box<Leased>>) {
         leased.into_iter().for_each(|leased| self.take_in(leased, Source::Told));
     }
 
-    pub(crate) fn take_in(self: &Arc<Self>, leased: Leased, source: Source) {
+    pub(crate) fn take_in(self: &Arc<Self>, leased: Box<Leased>, source: Source) {
+        self.seated(leased, source, None).into_iter().for_each(|running| self.runtime.spawn(running));
+    }
+
+    /// Takes a leased execution into memory, where this host polls it. Returns the future that runs
+    /// it until it leaves, if it was not there before.
+    pub(crate) fn seated(
+        self: &Arc<Self>,
+        leased: Box<Leased>,
+        source: Source,
+        host: Option<Arc<Host>>,
+    ) -> Option<BoxFuture<()>> {
         let key = leased.key;
         let suspicion = self.suspicion(&leased);
         let mailbox = Arc::new(Mailbox::default());
@@ -312,11 +331,12 @@ impl Inner {
             let mut residents = self.residents();
             match residents.enter(&leased, &mailbox, source) {
                 Entered::Seated => {}
-                Entered::Known => return,
+                Entered::Known => return None,
                 Entered::Taken(former) => {
                     // A woken runner may leave at once, which takes the same lock.
                     drop(residents);
-                    return former.doubt();
+                    former.doubt();
+                    return None;
                 }
             }
             self.resident_count.fetch_add(1, Ordering::Relaxed);
@@ -351,16 +371,16 @@ impl Inner {
             Some(Admission::Begin | Admission::Wait) => self.begin(mailbox.clone(), leased),
             Some(Admission::GiveBack) => Box::pin(give_back(self.clone(), leased)),
         };
-        self.runtime.spawn(Box::pin(self.clone().run(Resident { key, lease, address, mailbox }, running)));
+        Some(Box::pin(self.clone().run(Resident { key, lease, address, mailbox, host }, running)))
     }
 
     /// Looks after leased executions without their code. A runner here may have held one of them
     /// until now without reading its mail: it loses its place.
-    pub(crate) fn look_after(self: &Arc<Self>, leased: impl IntoIterator<Item = Leased>) {
+    pub(crate) fn look_after(self: &Arc<Self>, leased: impl IntoIterator<Item = Box<Leased>>) {
         leased.into_iter().for_each(|leased| self.take_care(leased, Source::Told));
     }
 
-    pub(crate) fn take_care(self: &Arc<Self>, leased: Leased, source: Source) {
+    pub(crate) fn take_care(self: &Arc<Self>, leased: Box<Leased>, source: Source) {
         let (key, lease, address) = (leased.key, leased.lease, leased.address().clone());
         let mailbox = Arc::new(Mailbox::default());
         let Some(former) = self.residents().replace(&leased, &mailbox, source) else { return };
@@ -371,14 +391,15 @@ impl Inner {
             }
         }
         let (seat, opening) = Seat::new(self.clone(), mailbox.clone(), leased);
-        let running = Caretaker.begin(seat, opening);
-        self.runtime.spawn(Box::pin(self.clone().run(Resident { key, lease, address, mailbox }, running)));
+        let (running, host) = (Caretaker.begin(seat, opening), None);
+        let resident = Resident { key, lease, address, mailbox, host };
+        self.runtime.spawn(Box::pin(self.clone().run(resident, running)));
     }
 
     /// Runs one execution until it leaves memory.
     async fn run(self: Arc<Self>, resident: Resident, running: BoxFuture<End>) {
         let end = panics::caught(running).await;
-        let Resident { key, lease, address, mailbox } = resident;
+        let Resident { key, lease, address, mailbox, host } = resident;
         if !matches!(end, End::Finished(_) | End::Released) {
             let left = self.left_commits.take((key, lease.epoch));
             // An abandoned lease is over: nobody begins anew under it, and its next holder need not
@@ -424,6 +445,9 @@ impl Inner {
         let pause = match end {
             End::Finished(event) => {
                 self.watchers.ended(&address.id, &event);
+                if let Some(host) = host {
+                    host.end(event);
+                }
                 None
             }
             End::Released => None,

@@ -125,7 +125,7 @@ impl Failures {
 
 /// Blocks an execution without running anything of it, and leaves it until the next order. An order
 /// that came before takes effect at once.
-pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> End {
+pub(crate) async fn block(engine: Arc<Inner>, leased: Box<Leased>, reason: Block) -> End {
     let mut ledger = Ledger::new(&engine, leased);
     // A refusal means that the phase lets nothing run anyway.
     let _ = ledger.decide(Command::block(reason));

@@ -20,6 +20,7 @@ use abide_store::{Error, ExecutionKey, InboxCursor, InboxPage, InboxRead, Store}
 use crate::read_mail::ReadMail;
 use crate::reading::Reading;
 use crate::runtime::Runtime;
+use crate::text_hasher::TextHasher;
 
 /// News of its mail for an execution in memory.
 #[derive(Clone, Debug)]
@@ -105,7 +106,7 @@ pub(crate) struct Inbox {
     mail: VecDeque<Letter>,
     /// The messages that were here, numbered in the store's order. The same message may arrive by
     /// notice and by page; the second one is no news.
-    known: HashMap<MessageId, u64>,
+    known: HashMap<MessageId, u64, TextHasher>,
     /// Those of them that were not read for good, whether the driver has looked at them or not.
     unread: BTreeMap<u64, Unread>,
     /// The others, as far as they are not forgotten.
@@ -125,7 +126,7 @@ pub(crate) struct Inbox {
     /// Whether the search has not been polled yet, so that its answer would wake nothing.
     is_unasked: bool,
     /// The page that was last read again: code that wants one of its messages often wants the next.
-    fetched: HashMap<MessageId, Message>,
+    fetched: HashMap<MessageId, Message, TextHasher>,
 }
 
 /// A message that was not read for good, and how many bytes of its content are kept.
@@ -172,7 +173,7 @@ impl Inbox {
             epoch,
             orders: VecDeque::new(),
             mail: VecDeque::new(),
-            known: HashMap::new(),
+            known: HashMap::default(),
             unread: BTreeMap::new(),
             read: ReadMail::default(),
             last_number: 0,
@@ -184,7 +185,7 @@ impl Inbox {
             look: Look::Over,
             fetching: None,
             is_unasked: false,
-            fetched: HashMap::new(),
+            fetched: HashMap::default(),
         };
         inbox.take(page, Left(None));
         inbox

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Body, Command, Entry, Epoch, Execution, Lease, Message, MessageId, Payload, Proof, Refusal,
-    SiteMark, Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Unclaimed, Version, codec,
+    Address, Body, Command, Entry, Epoch, Execution, Message, MessageId, Payload, Proof, Refusal, SiteMark,
+    Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Unclaimed, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Transaction,
@@ -25,10 +25,9 @@ use crate::runtime::BoxFuture;
 /// the version that it was prepared at is its name, so it happens once.
 pub(crate) struct Ledger {
     engine: Arc<Inner>,
-    pub(crate) key: ExecutionKey,
-    lease: Lease,
-    version: Version,
-    execution: Execution,
+    /// The lease with the execution, as of the last decision. Its pages of journal and inbox were
+    /// taken. It stays where the store put it: it is large.
+    leased: Box<Leased>,
     records: Vec<Record>,
     /// The first entry of the run that follows `records`.
     next: Option<Record>,
@@ -41,12 +40,9 @@ pub(crate) struct Ledger {
     news: Vec<News>,
     /// The run that the next commit belongs to: a commit that ends a run may begin the next.
     run_before: u32,
-    /// The suspicion to carry on until the execution has proven that it does not kill its worker.
-    suspicion: Option<Suspicion>,
-    /// Whether the suspicion has changed since the last commit.
+    /// Whether the suspicion, which is carried on until the execution has proven that it does not
+    /// kill its worker, has changed since the last commit.
     has_new_suspicion: bool,
-    /// The value in its [summary](Summary::unclaimed).
-    unclaimed: Option<Box<Unclaimed>>,
     /// Whether the execution's code caused one of the decisions.
     has_work: bool,
     /// Whether a closure that was open when the last holder died is open again.
@@ -106,21 +102,18 @@ pub(crate) struct Terms {
 }
 
 impl Ledger {
-    pub(crate) fn new(engine: &Arc<Inner>, leased: Leased) -> Self {
+    pub(crate) fn new(engine: &Arc<Inner>, mut leased: Box<Leased>) -> Self {
+        let suspicion = leased.suspicion.take();
+        leased.suspicion = (leased.takeover_count > 0).then(|| suspicion.unwrap_or_default());
         Self {
             engine: engine.clone(),
-            key: leased.key,
-            lease: leased.lease,
-            version: leased.version,
             durable: leased.execution.entry_count(),
             news: Vec::new(),
             run_before: leased.execution.run(),
-            suspicion: (leased.takeover_count > 0).then(|| leased.suspicion.unwrap_or_default()),
             has_new_suspicion: false,
-            unclaimed: leased.unclaimed.map(Box::new),
             has_work: false,
             has_open: false,
-            execution: leased.execution,
+            leased,
             records: Vec::new(),
             next: None,
             consumed: Vec::new(),
@@ -131,13 +124,18 @@ impl Ledger {
         }
     }
 
+    /// Returns the store's number for the execution.
+    pub(crate) fn key(&self) -> ExecutionKey {
+        self.leased.key
+    }
+
     pub(crate) fn execution(&self) -> &Execution {
-        &self.execution
+        &self.leased.execution
     }
 
     /// Returns the number of this lease of the execution.
     pub(crate) fn epoch(&self) -> Epoch {
-        self.lease.epoch
+        self.leased.lease.epoch
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -157,9 +155,9 @@ impl Ledger {
     ) -> Result<Vec<Entry>, Refusal> {
         let now = self.engine.runtime.now();
         let command = command.found_by(self.engine.build()).bounded(&self.engine.options.bounds);
-        let mut decision = self.execution.decide(command, now)?;
+        let mut decision = self.leased.execution.decide(command, now)?;
         self.tree_orders.extend(decision.tree.take());
-        let (entries, outgoing) = decision.record_from(site, &mut self.execution, now);
+        let (entries, outgoing) = decision.record_from(site, &mut self.leased.execution, now);
         self.has_work |= entries.iter().any(|entry| entry.event.is_work());
         self.records.extend(entries.iter().map(Record::of));
         self.news.extend(entries.iter().filter_map(|entry| News::of(&entry.event)));
@@ -170,10 +168,10 @@ impl Ledger {
     /// Begins the next run of an execution that continues as new. Returns its first entry, which
     /// goes with the next commit.
     pub(crate) fn begin_next_run(&mut self, start: &Start, input: Payload) -> Entry {
-        let (execution, first) = self.execution.continued(start, input, self.engine.runtime.now());
-        self.execution = execution;
+        let (execution, first) = self.leased.execution.continued(start, input, self.engine.runtime.now());
+        self.leased.execution = execution;
         self.next = Some(Record::of(&first));
-        self.unclaimed = None;
+        self.leased.unclaimed = None;
         self.durable = 0;
         first
     }
@@ -190,18 +188,18 @@ impl Ledger {
 
     /// Whether a session has died while it held the execution, and that may happen again.
     pub(crate) fn is_suspected(&self) -> bool {
-        self.suspicion.is_some()
+        self.leased.suspicion.is_some()
     }
 
     /// Returns the operation that perhaps has another name in the journal.
     pub(crate) fn unclaimed(&self) -> Option<&Unclaimed> {
-        self.unclaimed.as_deref()
+        self.leased.unclaimed.as_ref()
     }
 
     /// Sets the operation that perhaps has another name in the journal, for all commits from the
     /// next one on.
     pub(crate) fn set_unclaimed(&mut self, unclaimed: Option<Unclaimed>) {
-        self.unclaimed = unclaimed.map(Box::new);
+        self.leased.unclaimed = unclaimed;
     }
 
     /// Sets whether a closure that was open when the last holder died is open again.
@@ -222,15 +220,15 @@ impl Ledger {
     }
 
     fn set_suspicion(&mut self, change: impl FnOnce(Suspicion) -> Suspicion) {
-        let Some(before) = self.suspicion.take() else { return };
+        let Some(before) = self.leased.suspicion.take() else { return };
         let after = change(before.clone());
         self.has_new_suspicion |= after != before;
-        self.suspicion = Some(after);
+        self.leased.suspicion = Some(after);
     }
 
     /// Whether everything that was decided is durable.
     pub(crate) fn is_durable(&self) -> bool {
-        self.durable == self.execution.entry_count()
+        self.durable == self.leased.execution.entry_count()
     }
 
     /// Whether anything waits to be committed.
@@ -272,25 +270,25 @@ impl Ledger {
 
     /// Folds the entry of a transaction.
     pub(crate) fn transacted(&mut self, entry: &Entry) {
-        self.execution.apply(entry);
+        self.leased.execution.apply(entry);
         if let Some(news) = News::of(&entry.event) {
-            news.tell(self.execution.address(), self.execution.run());
+            news.tell(self.leased.execution.address(), self.leased.execution.run());
         }
         self.durable = entry.seq;
     }
 
     fn commit(&mut self, terms: Terms, transaction: Option<Transaction>) -> Commit {
         debug_assert!(self.in_flight.is_none(), "one commit at a time");
-        let summary = Summary { unclaimed: self.unclaimed.as_deref().cloned(), ..terms.summary };
+        let summary = Summary { unclaimed: self.leased.unclaimed.clone(), ..terms.summary };
         let summary = self.suspected(summary, (&terms.hold, transaction.is_some()));
         Commit {
-            key: self.key,
-            lease: self.lease,
-            expected: self.version,
+            key: self.leased.key,
+            lease: self.leased.lease,
+            expected: self.leased.version,
             changes: Arc::new(Changes {
                 records: std::mem::take(&mut self.records),
                 next: self.next.take(),
-                state: codec::encode(&self.execution),
+                state: codec::encode(&self.leased.execution),
                 summary,
                 consumed: std::mem::take(&mut self.consumed),
                 outgoing: std::mem::take(&mut self.outgoing),
@@ -306,9 +304,9 @@ impl Ledger {
     fn suspected(&mut self, summary: Summary, (hold, is_transaction): (&Hold, bool)) -> Summary {
         let has_work = std::mem::take(&mut self.has_work) || is_transaction;
         self.has_new_suspicion = false;
-        let Some(suspicion) = self.suspicion.take() else { return summary };
+        let Some(suspicion) = self.leased.suspicion.take() else { return summary };
         let proof = Proof {
-            is_over: self.execution.is_finished() || self.next.is_some(),
+            is_over: self.leased.execution.is_finished() || self.next.is_some(),
             has_work,
             is_still: matches!(hold, Hold::Park { .. }) && summary.stands_still(),
             has_open: self.has_open,
@@ -317,22 +315,22 @@ impl Ledger {
             return summary;
         }
         let suspicion = if *hold == Hold::Keep { suspicion } else { suspicion.left() };
-        self.suspicion = Some(suspicion.clone());
+        self.leased.suspicion = Some(suspicion.clone());
         suspicion.told_in(summary)
     }
 
     fn send(&mut self, commit: Commit) {
         let answer = self.engine.store.commit(commit.clone());
-        let entry_count = self.execution.entry_count();
+        let entry_count = self.leased.execution.entry_count();
         let news = (std::mem::take(&mut self.news), self.run_before);
-        self.run_before = self.execution.run();
+        self.run_before = self.leased.execution.run();
         self.in_flight = Some(InFlight { answer, news, commit, entry_count, pause: None, failed_count: 0 });
     }
 
     /// Polls the commit under way. Pending also if there is none.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Flushed> {
         let Some(flight) = &mut self.in_flight else { return Poll::Pending };
-        let answer = std::task::ready!(flight.poll(&self.engine, self.execution.address(), cx));
+        let answer = std::task::ready!(flight.poll(&self.engine, self.leased.execution.address(), cx));
         Poll::Ready(self.land(answer))
     }
 
@@ -367,14 +365,14 @@ impl Ledger {
                     committed.born.clear();
                 }
                 let (news, run) = flight.news;
-                news.into_iter().for_each(|one| one.tell(self.execution.address(), run));
-                self.version = self.version.next();
+                news.into_iter().for_each(|one| one.tell(self.leased.execution.address(), run));
+                self.leased.version = self.leased.version.next();
                 self.durable = self.durable.max(flight.entry_count);
                 let suspicion = flight.commit.changes.summary.suspicion.as_ref();
                 Flushed::Committed { committed, is_alone: suspicion.is_some_and(Suspicion::is_alone) }
             }
             Ok(CommitOutcome::Fenced(fence)) => {
-                Flushed::Lost(format!("execution {} was fenced: {fence}", self.execution.address()))
+                Flushed::Lost(format!("execution {} was fenced: {fence}", self.leased.execution.address()))
             }
             Err(Error::Refused(refusal)) => Flushed::Refused(refusal),
             Err(Error::Closed) => Flushed::Lost(Error::Closed.to_string()),
@@ -388,7 +386,7 @@ impl Ledger {
 impl Drop for Ledger {
     fn drop(&mut self) {
         if let Some(flight) = self.in_flight.take() {
-            self.engine.left_commits.put((self.key, self.lease.epoch), flight);
+            self.engine.left_commits.put((self.leased.key, self.leased.lease.epoch), flight);
         }
     }
 }

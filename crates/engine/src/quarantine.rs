@@ -268,7 +268,7 @@ impl Inner {
 pub(crate) async fn run_suspect(
     engine: Arc<Inner>,
     mailbox: Arc<Mailbox>,
-    (leased, record): (Leased, Record),
+    (leased, record): (Box<Leased>, Record),
 ) -> End {
     let (key, address, takeover_count) = (leased.key, leased.address().clone(), leased.takeover_count);
     let (seat, opening) = Seat::new(engine.clone(), mailbox.clone(), leased);
@@ -310,7 +310,7 @@ pub(crate) async fn run_suspect(
 }
 
 /// Returns a lease without running anything.
-pub(crate) async fn give_back(engine: Arc<Inner>, leased: Leased) -> End {
+pub(crate) async fn give_back(engine: Arc<Inner>, leased: Box<Leased>) -> End {
     let summary = leased.execution.summary_at_rest();
     Ledger::new(&engine, leased).leave(summary, Hold::Yield).await
 }

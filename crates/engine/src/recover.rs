@@ -101,7 +101,7 @@ impl Inner {
             self.runtime.sleep(pause).await;
         }
         match self.readable(key).await {
-            Ok(Some(leased)) => self.take_back(leased),
+            Ok(Some(leased)) => self.take_back(Box::new(leased)),
             // Not ours: its count of failures would not be read again.
             Ok(None) => self.failures.forget(key),
             Err(unreadable) => {
@@ -196,7 +196,7 @@ impl Inner {
     }
 
     /// Goes on with a lost execution: by its code, or as its caretaker if we do not serve it.
-    fn take_back(self: &Arc<Self>, leased: Leased) {
+    fn take_back(self: &Arc<Self>, leased: Box<Leased>) {
         if self.ability().serves(&leased.execution.route()) {
             self.take_in(leased, Source::Recovered);
         } else {

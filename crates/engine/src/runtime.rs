@@ -8,6 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use abide_core::Timestamp;
 use abide_store::Clock;
 
+/// The number of a task of the runtime.
+pub type TaskNumber = tokio::task::Id;
+
 /// A boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -66,6 +69,12 @@ pub trait Runtime: Clock {
 
     /// Runs a future that must not wait behind others, such as a heartbeat.
     fn spawn_urgent(&self, name: &str, future: BoxFuture<()>);
+
+    /// Returns the task that calls, if it is one of this runtime and may
+    /// [host](crate::hosts) an execution.
+    fn current_task(&self) -> Option<TaskNumber> {
+        None
+    }
 
     /// Returns a random number.
     fn random(&self) -> u64;
@@ -194,6 +203,13 @@ impl Runtime for TokioRuntime {
         if let Err(error) = thread.spawn(body) {
             tracing::error!(%error, name, "no thread could be started");
         }
+    }
+
+    fn current_task(&self) -> Option<TaskNumber> {
+        let task = tokio::task::try_id()?;
+        // A closure of the execution may use the timers and sockets of this runtime.
+        let here = tokio::runtime::Handle::try_current().ok()?;
+        (here.id() == self.handle.id()).then_some(task)
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the home of the system's randomness")]

@@ -31,8 +31,7 @@ pub(crate) type WaitSites = Option<Vec<Option<Arc<str>>>>;
 pub struct Seat {
     pub(crate) engine: Arc<Inner>,
     mailbox: Arc<Mailbox>,
-    /// Boxed: it is large, and a seat moves several times before its driver has it.
-    ledger: Box<Ledger>,
+    ledger: Ledger,
     inbox: Inbox,
     order: Order,
     /// Whether none of its code was called before.
@@ -91,13 +90,13 @@ impl<'a> Leave<'a> {
 
 impl Seat {
     /// Seats an execution, and opens its journal.
-    pub(crate) fn new(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Leased) -> (Self, Opening) {
+    pub(crate) fn new(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Box<Leased>) -> (Self, Opening) {
         let opening = Opening { journal: std::mem::take(&mut leased.journal), first: leased.first.take() };
         let page = std::mem::take(&mut leased.inbox);
         let home = (engine.store.clone(), engine.runtime.clone());
         let inbox = Inbox::new(home, engine.options.mail_bytes_max, (leased.key, leased.lease.epoch), page);
         let is_first = leased.is_first;
-        let ledger = Box::new(Ledger::new(&engine, leased));
+        let ledger = Ledger::new(&engine, leased);
         let presence = Presence::new(engine.clone());
         let order = Order::Run;
         (
@@ -125,7 +124,7 @@ impl Seat {
 
     /// Returns the store's number for the execution.
     pub fn key(&self) -> ExecutionKey {
-        self.ledger.key
+        self.ledger.key()
     }
 
     /// Returns the execution, with everything that was decided so far.
@@ -194,7 +193,7 @@ impl Seat {
             if news.is_to_be_joined {
                 self.ledger.stand_beside();
                 if planted(Bug::JoinedUnrecorded) {
-                    self.engine.reopen(self.ledger.key);
+                    self.engine.reopen(self.ledger.key());
                 }
             }
         }
@@ -233,7 +232,7 @@ impl Seat {
                 self.engine.adopt(committed.born);
                 // Only now: a death after others came in must not be found beside the mark.
                 if !is_alone && self.engine.is_shut() {
-                    self.engine.reopen(self.ledger.key);
+                    self.engine.reopen(self.ledger.key());
                 }
                 match self.closing.take() {
                     Some(end) => Seated::Ended(*end),

@@ -110,7 +110,7 @@ impl Record {
 }
 
 /// Runs, rests or blocks a suspect, as its record says.
-pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Leased) -> End {
+pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Box<Leased>) -> End {
     let summary = match summary(&engine, &leased).await {
         Ok(summary) => summary,
         Err(error) => return End::from(error),
@@ -142,7 +142,7 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: 
     }
 }
 
-async fn admit(engine: Arc<Inner>, mailbox: Arc<Mailbox>, (leased, record): (Leased, Record)) -> End {
+async fn admit(engine: Arc<Inner>, mailbox: Arc<Mailbox>, (leased, record): (Box<Leased>, Record)) -> End {
     match engine.admit_suspect(&leased) {
         Admission::Begin | Admission::Wait => run_suspect(engine, mailbox, (leased, record)).await,
         Admission::GiveBack => give_back(&engine, leased, &record).await,
@@ -151,7 +151,7 @@ async fn admit(engine: Arc<Inner>, mailbox: Arc<Mailbox>, (leased, record): (Lea
 
 /// Returns a suspect's lease without running anything of it; its record stays. The waits of its
 /// last life wake nobody: the suspect would be put back at once.
-async fn give_back(engine: &Arc<Inner>, leased: Leased, record: &Record) -> End {
+async fn give_back(engine: &Arc<Inner>, leased: Box<Leased>, record: &Record) -> End {
     let summary = Summary { wake_at: None, ..leased.execution.summary(&record.waiting) };
     Ledger::new(engine, leased).leave(summary, Hold::Yield).await
 }

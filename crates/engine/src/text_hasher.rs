@@ -2,10 +2,11 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::LazyLock;
 
 /// Builds hashers of short texts, such as ids. The hasher of the standard library takes several
-/// times as long. Each builder has secret numbers of its own, so that nobody can choose ids that
-/// all have the same hash.
+/// times as long. Each process has secret numbers of its own, so that nobody can choose ids that all
+/// have the same hash.
 #[derive(Clone, Debug)]
 pub(crate) struct TextHasher {
     seed: u64,
@@ -13,7 +14,15 @@ pub(crate) struct TextHasher {
 }
 
 impl Default for TextHasher {
+    /// Returns the builder of this process.
     fn default() -> Self {
+        static OF_PROCESS: LazyLock<TextHasher> = LazyLock::new(TextHasher::new);
+        OF_PROCESS.clone()
+    }
+}
+
+impl TextHasher {
+    fn new() -> Self {
         // The keys of the standard library's own tables.
         let secret = RandomState::default();
         // An odd factor loses nothing.
@@ -73,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_spread_and_no_two_builders_agree() {
+    fn texts_are_spread_and_no_two_processes_agree() {
         let texts = || (0..4_096).map(|number| format!("order-{number:08}"));
         let hasher = TextHasher::default();
         let mut low: Vec<u64> = texts().map(|text| hasher.hash_one(text) & 0xfff).collect();
@@ -85,7 +94,7 @@ mod tests {
         // Of 4,096 balls in as many bins, about 63 % of the bins have one.
         assert!(low.len() > 2_300, "{}", low.len());
         assert_eq!(high.len(), 128);
-        let others: Vec<u64> = texts().map(|text| TextHasher::default().hash_one(text)).collect();
+        let others: Vec<u64> = texts().map(|text| TextHasher::new().hash_one(text)).collect();
         assert!(texts().map(|text| hasher.hash_one(text)).ne(others));
     }
 

@@ -29,7 +29,7 @@ impl Inner {
 
 /// Leaves an execution that this build could not go on with to a live build that may be the fixed
 /// one. Returns the execution if there is none.
-pub(crate) async fn leave(engine: &Arc<Inner>, leased: Leased) -> std::result::Result<Leased, End> {
+pub(crate) async fn leave(engine: &Arc<Inner>, leased: Box<Leased>) -> std::result::Result<Box<Leased>, End> {
     let (address, execution) = (leased.address().clone(), &leased.execution);
     let wants = |build: Option<&Name>| build.is_some_and(|build| !execution.tried().contains(build));
     match is_served(&*engine.store, (execution, None), engine.runtime.now(), wants).await {

@@ -386,7 +386,7 @@ pub enum CommitOutcome {
 #[derive(Debug, Default)]
 pub struct Committed {
     /// Emitted starts that were leased to the session in the same transaction.
-    pub born: Vec<Leased>,
+    pub born: Vec<Box<Leased>>,
     /// The number of outgoing messages whose target is unknown or finished.
     pub dropped_count: usize,
     /// The record that the transaction step returned.

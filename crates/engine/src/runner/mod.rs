@@ -53,6 +53,7 @@ use crate::panics;
 use crate::registry::{CodeFuture, WorkflowCode};
 use crate::runtime::{BoxFuture, Moment};
 use crate::seat::{Leave, Seat, Seated};
+use crate::text_hasher::TextHasher;
 use crate::tree::TOLD_COUNT_MAX;
 use answers::Answers;
 use replay::Edits;
@@ -73,7 +74,7 @@ struct Runner {
     code: Arc<dyn WorkflowCode>,
     run: Run,
     /// Signals that nobody has received, by name. They are for the execution, in whichever run.
-    signals: HashMap<Name, VecDeque<Signal>>,
+    signals: HashMap<Name, VecDeque<Signal>, TextHasher>,
     idle_since: Option<Moment>,
     /// Rings at the next timer.
     alarm: Option<(Timestamp, BoxFuture<()>)>,
@@ -220,7 +221,7 @@ impl Runner {
     fn new(code: Arc<dyn WorkflowCode>, seat: Seat, opening: Opening) -> Self {
         let journal = Journal::new(seat.journal_of(), opening);
         let run = Run::new(journal, code.is_strict());
-        Self { seat, code, run, signals: HashMap::new(), idle_since: None, alarm: None, bell: None }
+        Self { seat, code, run, signals: HashMap::default(), idle_since: None, alarm: None, bell: None }
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> TurnResult {
@@ -260,7 +261,7 @@ impl Runner {
             return TurnResult::Progress;
         }
         let is_live = self.run.stage.is_live() || planted(Bug::EntryNumberTwice);
-        if is_live && !self.seat.waits_to_expire() && self.live() {
+        if is_live && !self.seat.waits_to_expire() && self.go_on() {
             return TurnResult::Progress;
         }
         // Closures that asked to be polled come after new entries: one that always asks would
@@ -270,6 +271,22 @@ impl Runner {
             return TurnResult::Progress;
         }
         self.rest(cx)
+    }
+
+    /// Does new things until the code has something to do, or nothing more can be done. Returns
+    /// whether it did any. Orders and answers wait for the next turn, as long as a commit's worth
+    /// of news takes.
+    fn go_on(&mut self) -> bool {
+        for done_count in 0..TURN_COUNT_MAX {
+            let is_over = || {
+                let is_full = self.seat.news_count() >= NEWS_COUNT_MAX;
+                is_full || !self.run.stage.is_live() || self.is_code_ready()
+            };
+            if (done_count > 0 && is_over()) || !self.live() {
+                return done_count > 0;
+            }
+        }
+        true
     }
 
     /// Blocks the run if its journal is too long, and returns whether it is. The run stops visibly,
@@ -364,10 +381,11 @@ impl Runner {
     fn deliver(&mut self, entry: &Entry, fate: Option<EditFate>) -> bool {
         let Some(op) = entry.event.op() else { return false };
         let Some(active) = self.run.stage.active_mut() else { return false };
-        if let Some(found) = active.stranger_to(op) {
+        let key = op.index();
+        if let Some(found) = active.stranger_to(op, key) {
             return self.block(Block::Mismatch { expected: op.to_string(), found });
         }
-        let Some(id) = active.close(op.index()) else { return false };
+        let Some(id) = active.close(key) else { return false };
         for queue in [&mut active.unsettled, &mut active.unstarted] {
             queue.pop_front_if(|front| *front == id);
         }

@@ -165,7 +165,8 @@ impl Runner {
         // Orders may have been recorded since the journal was read.
         self.run.seen_to = self.seat.execution().seen_count().min(self.run.journal.end());
         self.run.stage = Stage::Replaying(Box::new(Active::new(board, called)));
-        Some(TurnResult::Progress)
+        // The rest of this turn belongs to the code.
+        None
     }
 
     /// Passes one entry: delivers it, or keeps its content in mind. Returns `true` if the code has

@@ -226,10 +226,11 @@ impl Active {
     }
 
     /// Returns the open operation that is found in the place of another one, because the two have
-    /// the same [index](Op::index): an index is a hash. Nothing of the one may reach the other.
-    pub(super) fn stranger_to(&self, op: &Op) -> Option<String> {
+    /// the same [index](Op::index), `key`: an index is a hash. Nothing of the one may reach the
+    /// other.
+    pub(super) fn stranger_to(&self, op: &Op, key: OpIndex) -> Option<String> {
         let state = self.board.0.lock();
-        let slot = state.slots.get(self.slots.get(&op.index())?)?;
+        let slot = state.slots.get(self.slots.get(&key)?)?;
         let is_known = slot.names().any(|name| name == op) || planted(Bug::IndexIsIdentity);
         (!is_known).then(|| format!("{} (at {})", slot.op, slot.site))
     }

@@ -213,7 +213,7 @@ impl CommitWork {
                 match batch.put(message) {
                     Ok(put) => {
                         is_to_itself |= matches!(&put, Put::Delivered(key) if *key == self.commit.key);
-                        batch.tell_newborn(committed.born.iter_mut(), &put)?;
+                        batch.tell_newborn(committed.born.iter_mut().map(|born| &mut **born), &put)?;
                     }
                     Err(Stop::Refused(_)) => committed.dropped_count += 1,
                     Err(stop) => return Err(stop),
@@ -223,7 +223,7 @@ impl CommitWork {
             let wants_more = committed.born.len() < self.commit.born_slots;
             let offer = wants_more.then_some(self.commit.lease.session);
             match batch.start(message, start, (offer, now)) {
-                Ok(Started::New(_, leased)) => committed.born.extend(leased.map(|leased| *leased)),
+                Ok(Started::New(_, leased)) => committed.born.extend(leased),
                 Ok(Started::Attached(_)) => {}
                 Err(Stop::Refused(error)) => self.come_back(batch, (message, &error), committed)?,
                 Err(stop) => return Err(stop),
@@ -407,7 +407,7 @@ impl CommitWork {
                 child.place.session() == Some(self.commit.lease.session) && child.epoch == Some(Epoch(1));
             if committed.born.len() < self.commit.born_slots && ours {
                 let which = (self.commit.lease.session, Which::Held);
-                committed.born.push(leased(batch, child.key, which)?.0);
+                committed.born.push(Box::new(leased(batch, child.key, which)?.0));
             }
         }
         Ok(CommitOutcome::Committed(committed))

@@ -140,7 +140,7 @@ fn child_is_born_leased(subject: &Subject) {
     assert_eq!((born[0].lease.session, born[0].lease.epoch), (seat.session, Epoch(1)));
     assert_eq!(born[0].journal, subject.look("child").journal);
     assert_eq!(seat.lease_count(), 1);
-    let mut child = Held::of(born.remove(0));
+    let mut child = Held::of(*born.remove(0));
     subject.record(&mut child, complete());
     assert_eq!(subject.unread("a").len(), 1);
 }

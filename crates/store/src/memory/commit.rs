@@ -97,7 +97,8 @@ impl MemoryState {
         if !is_over {
             self.change(key, |row| row.hold(&commit, now));
         }
-        let born = emitter.born.into_iter().map(|key| self.row(key).leased(&self.page_bounds)).collect();
+        let born =
+            emitter.born.into_iter().map(|key| Box::new(self.row(key).leased(&self.page_bounds))).collect();
         Committed { born, dropped_count: emitter.dropped_count, transacted: None }
     }
 

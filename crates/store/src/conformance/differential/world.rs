@@ -254,7 +254,7 @@ impl World {
         let told = tell::outcome(self, &outcome, exists);
         if let CommitOutcome::Committed(committed) = outcome {
             self.held[index].held.follow(draft);
-            committed.born.into_iter().for_each(|leased| self.adopt(leased));
+            committed.born.into_iter().for_each(|leased| self.adopt(*leased));
         }
         told
     }

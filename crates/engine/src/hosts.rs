@@ -1,0 +1,192 @@
+//! Executions that run on the tasks of their callers.
+//!
+//! A caller that starts an execution and waits for its end has a task already. A second one would
+//! cost a tenth of a short execution, most of it for the way from task to task. So the caller's
+//! future polls the execution itself, as its *host*.
+//!
+//! A host may stop polling: it is dropped, or its task is busy with something else, as a `select!`
+//! is in the body of another branch. Nothing may wait for that:
+//!
+//! - A host that is dropped hands its execution over to a task of its own.
+//! - So does a host that was not polled for as long as an idle execution stays in memory
+//!   (`park_after`), at most for twice as long, and every host when the engine shuts down or loses
+//!   its session. Its caller is woken, and waits for the end as all others do.
+//!
+//! A task hosts one execution at a time. A task that waits for many, as with `join_all`, would run
+//! them one after the other, although there are more processors.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+use abide_core::planted::{Bug, planted};
+use abide_core::{Event, KeyHasher};
+use abide_store::Leased;
+
+use crate::engine::Inner;
+use crate::residents::Source;
+use crate::runtime::{BoxFuture, TaskNumber};
+
+/// The tasks that host an execution.
+#[derive(Default)]
+pub(crate) struct Hosts(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    hosts: HashMap<TaskNumber, Arc<Host>, KeyHasher>,
+    /// Whether somebody looks for hosts that do not poll.
+    is_watched: bool,
+}
+
+/// A caller that polls an execution.
+#[derive(Default)]
+pub(crate) struct Host {
+    running: Mutex<Option<Running>>,
+    /// The event that ended the execution.
+    end: Mutex<Option<Event>>,
+    /// Whether it has polled since somebody looked.
+    has_polled: AtomicBool,
+}
+
+/// An execution that runs until it leaves memory.
+struct Running {
+    future: BoxFuture<()>,
+    /// The waker of the caller.
+    waker: Waker,
+}
+
+impl Hosts {
+    /// Makes the current task a host. Returns `None` if it must not be one.
+    pub(crate) fn enter(&self, engine: &Arc<Inner>) -> Option<Hosting> {
+        let task = engine.runtime.current_task()?;
+        let mut state = self.lock();
+        if engine.is_closing() || state.hosts.contains_key(&task) {
+            return None;
+        }
+        let host = Arc::new(Host::default());
+        state.hosts.insert(task, host.clone());
+        let is_watched = std::mem::replace(&mut state.is_watched, true);
+        drop(state);
+        if !is_watched {
+            engine.runtime.spawn(Box::pin(watch(Arc::downgrade(engine))));
+        }
+        Some(Hosting { engine: engine.clone(), task, host })
+    }
+
+    /// Has every execution run on a task of its own.
+    pub(crate) fn dissolve(&self, engine: &Inner) {
+        let hosts: Vec<_> = self.lock().hosts.values().cloned().collect();
+        hosts.iter().for_each(|host| host.give_up(engine));
+    }
+
+    /// Does the same for the hosts that have not polled since the last call. Returns whether there
+    /// are hosts.
+    fn look(&self, engine: &Inner) -> bool {
+        let (idle, is_empty): (Vec<_>, bool) = {
+            let mut state = self.lock();
+            let is_idle = |host: &&Arc<Host>| !host.has_polled.swap(false, Ordering::Relaxed);
+            let idle = state.hosts.values().filter(is_idle).cloned().collect();
+            state.is_watched = !state.hosts.is_empty();
+            (idle, state.hosts.is_empty())
+        };
+        idle.iter().filter(|_| !planted(Bug::HostKeeps)).for_each(|host| host.give_up(engine));
+        !is_empty
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks for hosts that do not poll, as long as there are hosts.
+async fn watch(engine: Weak<Inner>) {
+    while let Some(pause) = engine.upgrade().map(|engine| engine.runtime.sleep(engine.options.park_after)) {
+        pause.await;
+        let Some(engine) = engine.upgrade() else { return };
+        if !engine.hosts.look(&engine) {
+            return;
+        }
+    }
+}
+
+impl Host {
+    /// Tells the event that ended the execution.
+    pub(crate) fn end(&self, event: Event) {
+        *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
+    }
+
+    /// Has the execution run on a task of its own. One that is polled at this moment stays.
+    fn give_up(&self, engine: &Inner) {
+        let Ok(mut running) = self.running.try_lock() else { return };
+        if let Some(Running { future, waker }) = running.take() {
+            drop(running);
+            engine.runtime.spawn(future);
+            waker.wake();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A task that is a host until this is dropped.
+pub(crate) struct Hosting {
+    engine: Arc<Inner>,
+    task: TaskNumber,
+    host: Arc<Host>,
+}
+
+impl Hosting {
+    /// Hosts an execution that was just leased. The future resolves with the event that ended it,
+    /// or with `None` if it has left this task otherwise. Dropping it hands the execution over.
+    pub(crate) fn run(&self, leased: Box<Leased>) -> Hosted<'_> {
+        Hosted { hosting: self, future: self.engine.seated(leased, Source::Told, Some(self.host.clone())) }
+    }
+}
+
+impl Drop for Hosting {
+    fn drop(&mut self) {
+        self.engine.hosts.lock().hosts.remove(&self.task);
+    }
+}
+
+/// A hosted execution.
+pub(crate) struct Hosted<'a> {
+    hosting: &'a Hosting,
+    /// The execution, until it was polled.
+    future: Option<BoxFuture<()>>,
+}
+
+impl Future for Hosted<'_> {
+    type Output = Option<Event>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let host = &self.hosting.host;
+        host.has_polled.store(true, Ordering::Relaxed);
+        let mut running = host.lock();
+        if let Some(future) = self.future.take() {
+            *running = Some(Running { future, waker: cx.waker().clone() });
+        }
+        // It was given up: its caller waits for it in another way.
+        let Some(Running { future, waker }) = &mut *running else { return Poll::Ready(None) };
+        if future.as_mut().poll(cx).is_ready() {
+            *running = None;
+            return Poll::Ready(host.end.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+        waker.clone_from(cx.waker());
+        Poll::Pending
+    }
+}
+
+impl Drop for Hosted<'_> {
+    fn drop(&mut self) {
+        let running = self.hosting.host.lock().take().map(|running| running.future);
+        if let Some(future) = self.future.take().or(running).filter(|_| !planted(Bug::HostStrands)) {
+            self.hosting.engine.runtime.spawn(future);
+        }
+    }
+}
