@@ -47,8 +47,8 @@ enum Command {
     },
     /// Plant one bug after the other, and check that a test catches each; takes some minutes
     Planted(planted::Arguments),
-    /// Count the instructions of an item of W1, W3 and W4, by cause; takes some minutes and needs
-    /// valgrind
+    /// Count the instructions of an item of W1, W3 and W4, by cause, beside a baseline; takes some
+    /// minutes, and installs valgrind if it is missing
     Instructions(instructions::Arguments),
 }
 

@@ -6,15 +6,19 @@
 //! rounds, is the cost of one item; the costs that occur once in a process drop out.
 //! `docs/guide/bench.md` explains how to read the table.
 
+mod baseline;
 mod profile;
+mod valgrind;
 
+use std::env;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
+use self::baseline::Baseline;
 use self::profile::{Cause, Profile};
 use crate::workspace::Workspace;
 use crate::{Result, process};
@@ -29,6 +33,9 @@ pub(crate) struct Arguments {
     /// Only this work; may be repeated
     #[arg(long, value_name = "NAME", ignore_case = true)]
     work: Vec<Work>,
+    /// Write the measured costs into the baseline, as UPDATE_EXPECT=1 does
+    #[arg(long)]
+    update: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,26 +64,30 @@ impl Work {
         }
     }
 
-    /// Returns the cost of an item at b16da42, before rows had checksums and trees had an index:
-    /// the mean of two measurements by this method, in the order of the causes.
-    fn before(self) -> Profile {
-        Profile::new(match self {
-            Self::W1 => {
-                [42_900.0, 3_710.0, 4_050.0, 6_270.0, 11_760.0, 1_660.0, 8_990.0, 4_550.0, 4_710.0, 13_560.0]
-            }
-            Self::W3 => [13_690.0, 1_340.0, 1_820.0, 3_080.0, 7_200.0, 760.0, 2_230.0, 890.0, 980.0, 4_770.0],
-            Self::W4 => {
-                [73_590.0, 5_560.0, 5_100.0, 9_540.0, 17_520.0, 1_580.0, 8_730.0, 10_850.0, 2_360.0, 21_560.0]
-            }
-        })
+    /// Returns the instructions of an item that are wanted, and those that are still accepted.
+    fn goal_and_must(self) -> [f64; 2] {
+        match self {
+            Self::W1 => [50_000.0, 62_000.0],
+            Self::W3 => [20_000.0, 27_000.0],
+            Self::W4 => [65_000.0, 88_000.0],
+        }
+    }
+
+    /// Returns which of the two a total reaches, in the words of `abide bench`.
+    fn reached(self, total: f64) -> &'static str {
+        let [goal, must] = self.goal_and_must();
+        match () {
+            () if total <= goal => "goal",
+            () if total <= must => "must",
+            () => "MISSED",
+        }
     }
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
-    let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
-    if !found.is_ok_and(|status| status.success()) {
-        return Err("valgrind is missing; on Debian and Ubuntu: apt-get install valgrind".into());
-    }
+    // Read before the minutes of measuring, so that a broken line is told at once.
+    let mut baseline = Baseline::read(workspace)?;
+    valgrind::ensure()?;
     process::run(&mut workspace.cargo([
         "build",
         "--release",
@@ -95,7 +106,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     for work in works {
         columns.push((work, cost_of_item(workspace, &folder, work)?));
     }
-    print!("{}", table(&columns));
+    print!("{}", table(&baseline, &columns));
+    if arguments.update || env::var_os("UPDATE_EXPECT").is_some() {
+        columns.iter().for_each(|(work, profile)| baseline.set(*work, profile));
+        baseline.write(workspace)?;
+    }
     Ok(())
 }
 
@@ -124,19 +139,60 @@ fn cost_of_item(workspace: &Workspace, folder: &Path, work: Work) -> Result<Prof
     Ok(profiles[1].less(&profiles[0]).divided_by((round_count * item_count) as f64))
 }
 
-fn table(columns: &[(Work, Profile)]) -> String {
+/// Returns the measured costs beside the baseline, and the totals beside the goals.
+fn table(baseline: &Baseline, columns: &[(Work, Profile)]) -> String {
     let line = |name: &str, cells: &dyn Fn(&(Work, Profile)) -> [String; 2]| {
         let cells = columns.iter().flat_map(cells).map(|cell| format!("{cell:>10}"));
         format!("{name:<24}{}\n", cells.collect::<String>())
     };
     let counts = |before: f64, now: f64| [format!("{before:.0}"), format!("{now:.0}")];
+    let beside = |text: String| [String::new(), text];
     let mut text =
-        line("instructions an item", &|(work, _)| [format!("{} then", work.name()), "now".to_owned()]);
+        line("instructions an item", &|(work, _)| [format!("{} before", work.name()), "now".to_owned()]);
     for cause in Cause::ALL {
-        text += &line(cause.name(), &|(work, profile)| counts(work.before().of(cause), profile.of(cause)));
+        text +=
+            &line(cause.name(), &|(work, profile)| counts(baseline.of(*work).of(cause), profile.of(cause)));
     }
-    text += &line("all", &|(work, profile)| counts(work.before().total(), profile.total()));
-    text + &line("", &|(work, profile)| {
-        [String::new(), format!("{:.1} %", profile.total() / work.before().total() * 100.0)]
-    })
+    text += &line("all", &|(work, profile)| counts(baseline.of(*work).total(), profile.total()));
+    text += &line("of the baseline", &|(work, profile)| {
+        beside(format!("{:.1} %", profile.total() / baseline.of(*work).total() * 100.0))
+    });
+    text += &line("goal", &|(work, _)| beside(format!("{:.0}", work.goal_and_must()[0])));
+    text += &line("must", &|(work, _)| beside(format!("{:.0}", work.goal_and_must()[1])));
+    text + &line("reached", &|(work, profile)| beside(work.reached(profile.total()).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_total_is_beside_its_baseline_and_its_goals() {
+        let mut baseline = Baseline::default();
+        let all =
+            |count| Cause::ALL.into_iter().fold(Profile::default(), |all, cause| all.with(cause, count));
+        let (old, new) = (all(7_000.0), all(6_000.0));
+        baseline.set(Work::W1, &old);
+        let table = table(&baseline, &[(Work::W1, new)]);
+        let rows = [
+            "instructions an item     W1 before       now",
+            "SQLite                        7000      6000",
+            "all                          70000     60000",
+            "of the baseline                       85.7 %",
+            "goal                                   50000",
+            "must                                   62000",
+            "reached                                 must",
+        ];
+        for row in rows {
+            assert!(table.lines().any(|line| line == row), "{row}\n{table}");
+        }
+    }
+
+    #[test]
+    fn a_total_reaches_the_goal_the_must_or_neither() {
+        let rows = [(20_000.0, "goal"), (20_001.0, "must"), (27_000.0, "must"), (27_001.0, "MISSED")];
+        for (total, expected) in rows {
+            assert_eq!(Work::W3.reached(total), expected, "{total}");
+        }
+    }
 }

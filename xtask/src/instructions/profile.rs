@@ -81,9 +81,10 @@ impl Cause {
 pub(super) struct Profile([f64; Cause::ALL.len()]);
 
 impl Profile {
-    /// Creates a profile from one count for each of [`Cause::ALL`].
-    pub(super) const fn new(counts: [f64; Cause::ALL.len()]) -> Self {
-        Self(counts)
+    /// Returns the same profile with another count for one cause.
+    pub(super) fn with(mut self, cause: Cause, instructions: f64) -> Self {
+        self.0[cause as usize] = instructions;
+        self
     }
 
     /// Reads the files that callgrind left in a folder, one per thread.

@@ -1,0 +1,43 @@
+//! Valgrind, which counts the instructions: found, or installed.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::geteuid;
+
+use crate::{Result, process};
+
+/// Installs valgrind with the system's packages if it is missing.
+pub(super) fn ensure() -> Result<()> {
+    if runs("valgrind") {
+        return Ok(());
+    }
+    let by_hand = "install valgrind by hand and try again";
+    if !runs("apt-get") {
+        return Err(format!("valgrind is missing, and there is no apt-get to install it: {by_hand}").into());
+    }
+    let is_root = geteuid().is_root();
+    if !is_root && !runs("sudo") {
+        return Err(format!("valgrind is missing, and only root may install it: {by_hand}").into());
+    }
+    eprintln!("valgrind is missing and is installed now");
+    let install = || process::run(apt(is_root).args(["install", "--yes", "valgrind"]));
+    // A fresh image knows no packages yet. An update costs a minute, so it comes second.
+    install()
+        .or_else(|_| process::run(apt(is_root).arg("update")).and_then(|()| install()))
+        .map_err(|error| format!("valgrind is missing and cannot be installed: {error}; {by_hand}"))?;
+    if runs("valgrind") { Ok(()) } else { Err(format!("apt-get installed no valgrind: {by_hand}").into()) }
+}
+
+fn apt(is_root: bool) -> Command {
+    if is_root {
+        return Command::new("apt-get");
+    }
+    let mut command = Command::new("sudo");
+    command.arg("apt-get");
+    command
+}
+
+fn runs(program: &str) -> bool {
+    let status = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
