@@ -19,7 +19,7 @@ use crate::{Result, process};
 const DEMO_LIMIT: Duration = Duration::from_secs(120);
 /// The time limit of the quick benchmark, chosen the same way.
 const BENCH_LIMIT: Duration = Duration::from_secs(600);
-const FIGURE_KEYS: [&str; 5] = ["work", "figure", "unit", "raw", "ratio"];
+const FIGURE_KEYS: [&str; 8] = ["work", "figure", "unit", "raw", "ratio", "goal", "must", "ok"];
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let smoke = Smoke::new(workspace, "smoke")?;
@@ -91,7 +91,7 @@ fn figure_count(printed: &str) -> Result<usize> {
 mod tests {
     use super::*;
 
-    const FIGURE: &str = r#"{"work":"W1","figure":99000,"unit":"wf/s","raw":null,"ratio":null}"#;
+    const FIGURE: &str = r#"{"work":"W1","figure":99000,"unit":"wf/s","raw":null,"ratio":null,"goal":null,"must":null,"ok":null}"#;
 
     fn check(printed: &str, expected: std::result::Result<usize, &str>) {
         let counted = figure_count(printed).map_err(|error| error.to_string());

@@ -6,6 +6,7 @@ use abide::Abide;
 use abide_sqlite::counters;
 use serde_json::{Value, json};
 
+use super::figure::{Bound, Figure, Goals, Work};
 use super::setting::Setting;
 use crate::Allocator;
 use crate::command_error::CommandError;
@@ -41,6 +42,25 @@ impl Counts {
             shown(|counts| Some(format!("{:.1}", counts.allocations))),
         ]
     }
+}
+
+/// Returns the figures about an item for which there are goals.
+pub(super) fn figures(work: Work, counts: &Counts) -> Vec<Figure> {
+    let allocations = |goal, must| {
+        let goals = Goals { goal: Bound::AtMost(goal), must: Bound::AtMost(must) };
+        Some(Figure::without_raw(work, (counts.allocations, "allocations"), goals))
+    };
+    let bytes = |most| {
+        let goals = Goals::strict(Bound::AtMost(most));
+        counts.bytes.map(|bytes| Figure::without_raw(work, (bytes, "bytes"), goals))
+    };
+    let figure = match work {
+        Work::W1 | Work::W4 => allocations(30.0, 40.0),
+        Work::W3 => allocations(6.0, 12.0),
+        Work::W1Latency => bytes(19_000.0),
+        Work::W2 | Work::W5 | Work::IdleRss | Work::IdleCpu | Work::SleepingRss => None,
+    };
+    Vec::from_iter(figure)
 }
 
 fn hundredths(value: f64) -> f64 {
@@ -99,4 +119,28 @@ impl Reading {
 fn bytes_written() -> Option<u64> {
     let counted = std::fs::read_to_string("/proc/self/io").ok()?;
     counted.lines().find_map(|line| line.strip_prefix("wchar: "))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figure::Reached;
+    use super::*;
+
+    #[test]
+    fn an_item_has_goals() {
+        let rows = [
+            (Work::W1, Some(("allocations", Reached::Must))),
+            (Work::W1Latency, Some(("bytes", Reached::Neither))),
+            (Work::W2, None),
+            (Work::W3, Some(("allocations", Reached::Neither))),
+            (Work::W4, Some(("allocations", Reached::Must))),
+        ];
+        let counts = Counts { statements: 4.0, bytes: Some(19_001.0), syncs: 2.0, allocations: 31.0 };
+        for (work, expected) in rows {
+            let found = figures(work, &counts);
+            let found: Vec<_> = found.iter().map(|figure| (figure.unit, figure.reached())).collect();
+            assert_eq!(found, Vec::from_iter(expected), "{work:?}");
+        }
+        assert_eq!(figures(Work::W1Latency, &Counts { bytes: None, ..counts }), []);
+    }
 }

@@ -149,7 +149,7 @@ fn is_wanted(args: &Args, work: Work) -> bool {
 async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, CommandError> {
     let mut figures = match first {
         Work::W1 => vec![short::at_once(setting).await?],
-        Work::W1Latency => vec![short::latency(setting).await?],
+        Work::W1Latency => short::latency(setting).await?.into(),
         Work::W2 => vec![steps::one_chain(setting).await?],
         Work::W3 => vec![steps::many_chains(setting).await?],
         Work::W4 => vec![steps::children(setting).await?],
@@ -157,8 +157,10 @@ async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Comma
         Work::IdleRss | Work::IdleCpu => process::idle(setting)?.into(),
         Work::SleepingRss => vec![process::sleeping(setting)?],
     };
-    let counts = counts_of(setting, first).await?;
-    figures.iter_mut().for_each(|figure| figure.counts = counts);
+    if let Some(counts) = counts_of(setting, first).await? {
+        figures[0].counts = Some(counts);
+        figures.extend(counts::figures(first, &counts));
+    }
     Ok(figures)
 }
 
@@ -198,8 +200,7 @@ impl Printer {
                 output::document(&serde_json::Value::Array(all), self.output)
             }
             Output::Table => {
-                let headings = ["WORK", "FIGURE", "UNIT", "RAW", "RATIO", "GOAL", "OK"];
-                let mut table = Table::new(headings.into_iter().chain(Counts::HEADINGS));
+                let mut table = Table::new(Figure::HEADINGS.into_iter().chain(Counts::HEADINGS));
                 self.figures.iter().for_each(|figure| table.push(figure.cells()));
                 output::write(table.to_string().as_bytes())
             }

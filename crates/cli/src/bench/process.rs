@@ -7,7 +7,7 @@ use abide::Abide;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-use super::figure::{Bound, Figure, Goal, Work};
+use super::figure::{Bound, Figure, Goals, Work};
 use super::flows;
 use super::resume;
 use super::setting::{Setting, WAVE_COUNT, check, url};
@@ -55,19 +55,18 @@ pub(super) struct Report {
 /// Measures memory and processor time of a process that waits for work. The limits are the goals.
 pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], CommandError> {
     let report = run(Child::Idle, &setting.file("idle"))?;
-    let memory = figure(Work::IdleRss, (report.bytes / MEGABYTE, "MB"), (15.0, Goal(&[Bound::AtMost(15.0)])));
-    let cpu = figure(Work::IdleCpu, (report.cpu, "%"), (0.1, Goal(&[Bound::AtMost(0.1)])));
-    Ok([memory, cpu])
+    let (bytes, cpu) = ((report.bytes / MEGABYTE, "MB"), (report.cpu, "%"));
+    Ok([
+        Figure::without_raw(Work::IdleRss, bytes, Goals::strict(Bound::AtMost(15.0))),
+        Figure::without_raw(Work::IdleCpu, cpu, Goals::strict(Bound::AtMost(0.1))),
+    ])
 }
 
 /// Measures the memory of a process that started sleeping executions. The limit is the goal.
 pub(super) fn sleeping(setting: &Setting) -> Result<Figure, CommandError> {
     let report = run(Child::Sleeping, &setting.file("sleeping"))?;
-    Ok(figure(Work::SleepingRss, (report.bytes / MEGABYTE, "MB"), (60.0, Goal(&[Bound::AtMost(60.0)]))))
-}
-
-fn figure(work: Work, (figure, unit): (f64, &'static str), (raw, goal): (f64, Goal)) -> Figure {
-    Figure { work, figure, unit, raw, goal, entry_count: None, counts: None }
+    let bytes = (report.bytes / MEGABYTE, "MB");
+    Ok(Figure::without_raw(Work::SleepingRss, bytes, Goals::strict(Bound::AtMost(45.0))))
 }
 
 /// Starts a process that measures itself, and returns its report.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use abide::Abide;
 use abide_sqlite::raw;
 
-use super::figure::{Bound, Figure, Goal, Work};
+use super::figure::{Bound, Figure, Goals, Work};
 use super::flows::{self, PAYLOAD_BYTES, Probe, TEXT_BYTES};
 use super::process::{self, Child, Report};
 use super::setting::{Depth, Setting, check, url};
@@ -44,38 +44,16 @@ async fn resume_one(setting: &Setting, count: u64) -> Result<(Figure, Figure), C
     journal.end().await?;
     let after = raw::read_rows(setting.place.folder(), size)?;
     let raw = (before + after).as_secs_f64() / 2.0;
-    let goal = match count {
-        SHORT => Goal(&[Bound::AtMost(20.0)]),
-        100_000 => Goal(&[Bound::AtMost(200.0)]),
-        _ => Goal(&[Bound::AtMost(2_000.0)]),
-    };
-    let (work, entry_count) = (Work::W5, Some(count));
-    let time = Figure {
-        work,
-        figure: median(seconds) * 1e3,
-        unit: "ms",
-        raw: raw * 1e3,
-        goal,
-        entry_count,
-        counts: None,
-    };
-    Ok((time, memory(&report, count)))
-}
-
-/// Returns the figure for memory. The limit is the goal.
-fn memory(report: &Report, count: u64) -> Figure {
-    const BYTES_MAX: f64 = 32.0;
-    let figure = report.bytes / count as f64;
-    let goal = Goal(&[Bound::AtMost(BYTES_MAX)]);
-    Figure {
-        work: Work::W5,
-        figure,
-        unit: "bytes/entry",
-        raw: BYTES_MAX,
-        goal,
-        entry_count: Some(count),
-        counts: None,
-    }
+    let goals = Goals::strict(Bound::AtMost(match count {
+        SHORT => 12.0,
+        100_000 => 120.0,
+        _ => 1_200.0,
+    }));
+    let time = Figure::new(Work::W5, (median(seconds) * 1e3, "ms"), raw * 1e3, goals);
+    let bytes = (report.bytes / count as f64, "bytes/entry");
+    let memory = Figure::without_raw(Work::W5, bytes, Goals::strict(Bound::AtMost(32.0)));
+    let of_journal = |figure| Figure { entry_count: Some(count), ..figure };
+    Ok((of_journal(time), of_journal(memory)))
 }
 
 /// Measures the seconds to open an empty store.

@@ -6,7 +6,7 @@ use abide::Abide;
 use tokio::task::JoinSet;
 
 use super::counts::{Counts, count};
-use super::figure::{Bound, Figure, Goal, Work};
+use super::figure::{Bound, Figure, Goals, Work};
 use super::flows::{self, TEXT_BYTES};
 use super::setting::{Depth, Setting, check};
 use super::stopwatch::{Stopwatch, median};
@@ -40,8 +40,8 @@ pub(super) async fn one_chain(setting: &Setting) -> Result<Figure, CommandError>
             Ok(median(rates))
         })
         .await?;
-    let goal = Goal(&[Bound::RatioAtLeast(0.8)]);
-    Ok(figure(Work::W2, (rate, "steps/s"), raw.commits_per_second, goal))
+    let goals = Goals { goal: Bound::RatioAtLeast(0.95), must: Bound::RatioAtLeast(0.9) };
+    Ok(Figure::new(Work::W2, (rate, "steps/s"), raw.commits_per_second, goals))
 }
 
 /// Measures 100 workflows of 100 steps. The limit is the rate of rows in commits of 100.
@@ -59,8 +59,8 @@ pub(super) async fn many_chains(setting: &Setting) -> Result<Figure, CommandErro
             Ok(rate)
         })
         .await?;
-    let goal = Goal(&[Bound::AtLeast(120_000.0), Bound::RatioAtLeast(0.2)]);
-    Ok(figure(Work::W3, (rate, "steps/s"), raw.rows_per_second, goal))
+    let goals = Goals { goal: Bound::RatioAtLeast(0.45), must: Bound::RatioAtLeast(0.4) };
+    Ok(Figure::new(Work::W3, (rate, "steps/s"), raw.rows_per_second, goals))
 }
 
 async fn usual_rate(setting: &Setting, abide: &Abide) -> Result<f64, CommandError> {
@@ -136,8 +136,8 @@ pub(super) async fn children(setting: &Setting) -> Result<Figure, CommandError> 
             Ok(median(rates))
         })
         .await?;
-    let goal = Goal(&[Bound::AtLeast(50_000.0)]);
-    Ok(figure(Work::W4, (rate, "children/s"), raw.rows_per_second, goal))
+    let goals = Goals { goal: Bound::RatioAtLeast(0.16), must: Bound::RatioAtLeast(0.13) };
+    Ok(Figure::new(Work::W4, (rate, "children/s"), raw.rows_per_second, goals))
 }
 
 pub(super) async fn count_one_chain(setting: &Setting) -> Result<Counts, CommandError> {
@@ -160,8 +160,4 @@ async fn run_chain(abide: &Abide, count: u64) -> Result<(), CommandError> {
 async fn run_parent(abide: &Abide) -> Result<(), CommandError> {
     let bytes = abide.run(flows::parent, CHILD_COUNT).await?;
     check(bytes == CHILD_COUNT as usize * TEXT_BYTES, || format!("{CHILD_COUNT} children gave {bytes} bytes"))
-}
-
-fn figure(work: Work, (figure, unit): (f64, &'static str), raw: f64, goal: Goal) -> Figure {
-    Figure { work, figure, unit, raw, goal, entry_count: None, counts: None }
 }

@@ -29,6 +29,13 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
+/// Returns the value that this part of all values does not exceed.
+pub(super) fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let rank = (values.len() as f64 * part).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,6 +45,15 @@ mod tests {
         let rows = [(vec![], 0.0), (vec![3.0], 3.0), (vec![9.0, 1.0], 5.0), (vec![5.0, 100.0, 1.0], 5.0)];
         for (values, expected) in rows {
             assert_eq!(median(values), expected);
+        }
+    }
+
+    #[test]
+    fn a_quantile_has_the_other_values_above_it() {
+        let hundred: Vec<_> = (1..=100).rev().map(f64::from).collect();
+        let rows = [(vec![], 0.0), (vec![3.0], 3.0), (vec![9.0, 1.0], 9.0), (hundred, 99.0)];
+        for (values, expected) in rows {
+            assert_eq!(quantile(values, 0.99), expected);
         }
     }
 }
