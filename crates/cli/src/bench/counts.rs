@@ -58,7 +58,7 @@ pub(super) fn figures(work: Work, counts: &Counts) -> Vec<Figure> {
         Work::W1 | Work::W4 => allocations(30.0, 40.0),
         Work::W3 => allocations(6.0, 12.0),
         Work::W1Latency => bytes(19_000.0),
-        Work::W2 | Work::W5 | Work::IdleRss | Work::IdleCpu | Work::SleepingRss => None,
+        Work::W2 | Work::W5 | Work::Processes | Work::IdleRss | Work::IdleCpu | Work::SleepingRss => None,
     };
     Vec::from_iter(figure)
 }

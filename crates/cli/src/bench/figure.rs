@@ -27,6 +27,9 @@ pub(crate) enum Work {
     /// Resuming a long journal
     #[value(name = "W5")]
     W5,
+    /// Four processes on one file
+    #[value(name = "processes")]
+    Processes,
     /// Memory of an idle process
     #[value(name = "idle-rss")]
     IdleRss,
@@ -47,6 +50,7 @@ impl Work {
             Self::W3 => "W3",
             Self::W4 => "W4",
             Self::W5 => "W5",
+            Self::Processes => "processes",
             Self::IdleRss => "idle-rss",
             Self::IdleCpu => "idle-cpu",
             Self::SleepingRss => "sleeping-rss",

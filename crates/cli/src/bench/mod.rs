@@ -9,6 +9,7 @@ mod figure;
 mod flows;
 mod folder;
 mod process;
+mod processes;
 mod resume;
 mod setting;
 mod short;
@@ -56,14 +57,17 @@ pub(crate) struct Args {
     /// The store of a process with `--child`
     #[arg(long, hide = true)]
     file: Option<PathBuf>,
+    /// The number of seconds of a process with `--child`
+    #[arg(long, hide = true, requires = "child", default_value_t = 0)]
+    size: u64,
 }
 
 /// Runs the benchmark. A missed goal is not a failure; a wrong result is.
 pub(crate) fn run(args: &Args, output: Output, allocator: &'static Allocator) -> ExitCode {
     let done = match (args.child, &args.file) {
-        (Some(child), Some(file)) => process::serve(child, file).and_then(|report| {
-            output::document(&serde_json::to_value(report).map_err(CommandError::failed)?, Output::Jsonl)
-        }),
+        (Some(child), Some(file)) => {
+            process::serve(child, file, args.size).and_then(|report| output::document(&report, Output::Jsonl))
+        }
         _ => measure(args, output, allocator),
     };
     match done {
@@ -131,13 +135,14 @@ fn count_only(
 }
 
 /// The works, in groups that are measured together.
-const GROUPS: [&[Work]; 8] = [
+const GROUPS: [&[Work]; 9] = [
     &[Work::W1],
     &[Work::W1Latency],
     &[Work::W2],
     &[Work::W3],
     &[Work::W4],
     &[Work::W5],
+    &[Work::Processes],
     &[Work::IdleRss, Work::IdleCpu],
     &[Work::SleepingRss],
 ];
@@ -154,6 +159,7 @@ async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Comma
         Work::W3 => vec![steps::many_chains(setting).await?],
         Work::W4 => vec![steps::children(setting).await?],
         Work::W5 => resume::resume(setting).await?,
+        Work::Processes => vec![processes::processes(setting)?],
         Work::IdleRss | Work::IdleCpu => process::idle(setting)?.into(),
         Work::SleepingRss => vec![process::sleeping(setting)?],
     };
@@ -172,7 +178,7 @@ async fn counts_of(setting: &Setting, work: Work) -> Result<Option<Counts>, Comm
         Work::W2 => steps::count_one_chain(setting).await?,
         Work::W3 => steps::count_many_chains(setting).await?,
         Work::W4 => steps::count_children(setting).await?,
-        Work::W5 | Work::IdleRss | Work::IdleCpu | Work::SleepingRss => return Ok(None),
+        Work::W5 | Work::Processes | Work::IdleRss | Work::IdleCpu | Work::SleepingRss => return Ok(None),
     };
     Ok(Some(counts))
 }

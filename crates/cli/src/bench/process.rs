@@ -1,17 +1,19 @@
 //! The cost of a whole process, measured in a process of its own that has done nothing else.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use abide::Abide;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::figure::{Bound, Figure, Goals, Work};
-use super::flows;
-use super::resume;
 use super::setting::{Setting, WAVE_COUNT, check, url};
 use super::stopwatch::Stopwatch;
+use super::{flows, processes, resume};
 use crate::clock;
 use crate::command_error::CommandError;
 
@@ -31,6 +33,8 @@ pub(crate) enum Child {
     Sleeping,
     /// Resumes a journal.
     Replay,
+    /// Runs workflows beside other processes.
+    Driving,
 }
 
 impl Child {
@@ -39,22 +43,23 @@ impl Child {
             Self::Idle => "idle",
             Self::Sleeping => "sleeping",
             Self::Replay => "replay",
+            Self::Driving => "driving",
         }
     }
 }
 
-/// The measurements of a process about itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Report {
+/// The measurements of a process about itself while it has nothing to do.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Quiet {
     /// Memory in bytes.
-    pub(super) bytes: f64,
+    bytes: f64,
     /// Processor time, in per cent of one processor.
-    pub(super) cpu: f64,
+    cpu: f64,
 }
 
 /// Measures memory and processor time of a process that waits for work. The limits are the goals.
 pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], CommandError> {
-    let report = run(Child::Idle, &setting.file("idle"))?;
+    let report: Quiet = run(Child::Idle, &setting.file("idle"))?;
     let (bytes, cpu) = ((report.bytes / MEGABYTE, "MB"), (report.cpu, "%"));
     Ok([
         Figure::without_raw(Work::IdleRss, bytes, Goals::strict(Bound::AtMost(15.0))),
@@ -64,40 +69,56 @@ pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], CommandError> {
 
 /// Measures the memory of a process that started sleeping executions. The limit is the goal.
 pub(super) fn sleeping(setting: &Setting) -> Result<Figure, CommandError> {
-    let report = run(Child::Sleeping, &setting.file("sleeping"))?;
+    let report: Quiet = run(Child::Sleeping, &setting.file("sleeping"))?;
     let bytes = (report.bytes / MEGABYTE, "MB");
     Ok(Figure::without_raw(Work::SleepingRss, bytes, Goals::strict(Bound::AtMost(45.0))))
 }
 
 /// Starts a process that measures itself, and returns its report.
-pub(super) fn run(child: Child, file: &Path) -> Result<Report, CommandError> {
-    let binary = std::env::current_exe()?;
-    let output = std::process::Command::new(binary)
-        .args(["bench", "--child", child.name(), "--file"])
-        .arg(file)
-        .stderr(std::process::Stdio::inherit())
-        .output()?;
+pub(super) fn run<T: DeserializeOwned>(child: Child, file: &Path) -> Result<T, CommandError> {
+    report(child, command(child, file)?.output()?)
+}
+
+/// Returns the command that starts a process with such a work.
+pub(super) fn command(child: Child, file: &Path) -> Result<Command, CommandError> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["bench", "--child", child.name(), "--file"]).arg(file).stderr(Stdio::inherit());
+    Ok(command)
+}
+
+/// Reads the report of a process that has ended.
+pub(super) fn report<T: DeserializeOwned>(child: Child, output: Output) -> Result<T, CommandError> {
     let name = child.name();
     check(output.status.success(), || format!("the process {name:?}: {}", output.status))?;
     serde_json::from_slice(&output.stdout)
         .map_err(|error| CommandError::failed(format!("the process {name:?} printed no figures: {error}")))
 }
 
-/// Does the work of such a process and measures it.
-pub(super) fn serve(child: Child, file: &Path) -> Result<Report, CommandError> {
+/// Does the work of such a process and returns its report.
+pub(super) fn serve(child: Child, file: &Path, size: u64) -> Result<Value, CommandError> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let abide = match child {
-        Child::Replay => return runtime.block_on(resume::replay_memory(file)),
-        Child::Idle => runtime.block_on(opened(file))?,
-        Child::Sleeping => runtime.block_on(asleep(file))?,
+    let report = match child {
+        Child::Replay => serde_json::to_value(runtime.block_on(resume::replay_bytes(file))?),
+        Child::Driving => serde_json::to_value(runtime.block_on(processes::drive(file, size))?),
+        Child::Idle => serde_json::to_value(quiet(&runtime, opened(file))?),
+        Child::Sleeping => serde_json::to_value(quiet(&runtime, asleep(file))?),
     };
+    report.map_err(CommandError::failed)
+}
+
+/// Measures this process while nothing happens in its store.
+fn quiet(
+    runtime: &tokio::runtime::Runtime,
+    opened: impl Future<Output = Result<Abide, CommandError>>,
+) -> Result<Quiet, CommandError> {
+    let abide = runtime.block_on(opened)?;
     clock::pause(SETTLE);
     let bytes = resident_bytes()?;
     let (before, begun) = (cpu_seconds()?, Stopwatch::start());
     clock::pause(WATCH);
     let cpu = (cpu_seconds()? - before) / begun.elapsed().as_secs_f64() * 100.0;
     runtime.block_on(abide.shutdown());
-    Ok(Report { bytes, cpu })
+    Ok(Quiet { bytes, cpu })
 }
 
 /// Opens a store and uses it once, so that this process has everything that a working one has.

@@ -7,7 +7,7 @@ use abide_sqlite::raw;
 
 use super::figure::{Bound, Figure, Goals, Work};
 use super::flows::{self, PAYLOAD_BYTES, Probe, TEXT_BYTES};
-use super::process::{self, Child, Report};
+use super::process::{self, Child};
 use super::setting::{Depth, Setting, check, url};
 use super::stopwatch::{Stopwatch, median};
 use crate::command_error::CommandError;
@@ -40,7 +40,7 @@ async fn resume_one(setting: &Setting, count: u64) -> Result<(Figure, Figure), C
         seconds.push((journal.resume().await? - empty).max(0.0));
     }
     journal.send(true).await?;
-    let report = process::run(Child::Replay, &journal.file)?;
+    let bytes: f64 = process::run(Child::Replay, &journal.file)?;
     journal.end().await?;
     let after = raw::read_rows(setting.place.folder(), size)?;
     let raw = (before + after).as_secs_f64() / 2.0;
@@ -50,7 +50,7 @@ async fn resume_one(setting: &Setting, count: u64) -> Result<(Figure, Figure), C
         _ => 1_200.0,
     }));
     let time = Figure::new(Work::W5, (median(seconds) * 1e3, "ms"), raw * 1e3, goals);
-    let bytes = (report.bytes / count as f64, "bytes/entry");
+    let bytes = (bytes / count as f64, "bytes/entry");
     let memory = Figure::without_raw(Work::W5, bytes, Goals::strict(Bound::AtMost(32.0)));
     let of_journal = |figure| Figure { entry_count: Some(count), ..figure };
     Ok((of_journal(time), of_journal(memory)))
@@ -125,7 +125,7 @@ async fn reach(file: &Path) -> Result<f64, CommandError> {
 /// Measures, in a process of its own, how much the memory grows while a journal is resumed. A short
 /// journal is resumed first, because the pages of a replay exist once, whatever its length. The
 /// file's pages belong to the system, so only the memory of this process counts.
-pub(super) async fn replay_memory(file: &Path) -> Result<Report, CommandError> {
+pub(super) async fn replay_bytes(file: &Path) -> Result<f64, CommandError> {
     let warm = Journal { file: file.with_extension("warm"), id: format!("{ID}-warm"), count: WARM };
     warm.build().await?;
     warm.resume().await?;
@@ -135,5 +135,5 @@ pub(super) async fn replay_memory(file: &Path) -> Result<Report, CommandError> {
     reached.await.map_err(|_| CommandError::failed("the journal was not resumed"))?;
     let bytes = process::own_bytes()? - before;
     abide.shutdown().await;
-    Ok(Report { bytes: bytes.max(0.0), cpu: 0.0 })
+    Ok(bytes.max(0.0))
 }

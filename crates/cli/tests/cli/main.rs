@@ -1,5 +1,6 @@
 //! The binary `abide`, run as a user runs it.
 
+mod bench;
 mod beside_a_worker;
 mod binary;
 mod common;
