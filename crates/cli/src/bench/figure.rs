@@ -36,7 +36,7 @@ pub(crate) enum Work {
     /// Processor time of an idle process
     #[value(name = "idle-cpu")]
     IdleCpu,
-    /// Memory with 100,000 sleeping executions
+    /// Memory with 100,000 sleeping executions, also while they start and wake
     #[value(name = "sleeping-rss")]
     SleepingRss,
 }
@@ -74,7 +74,10 @@ impl Goals {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bound {
+    AtLeast(f64),
     AtMost(f64),
+    /// At most this much more than the limit.
+    MoreAtMost(f64),
     RatioAtLeast(f64),
     RatioAtMost(f64),
 }
@@ -82,13 +85,19 @@ pub(super) enum Bound {
 impl Bound {
     fn value(self) -> f64 {
         match self {
-            Self::AtMost(value) | Self::RatioAtLeast(value) | Self::RatioAtMost(value) => value,
+            Self::AtLeast(value)
+            | Self::AtMost(value)
+            | Self::MoreAtMost(value)
+            | Self::RatioAtLeast(value)
+            | Self::RatioAtMost(value) => value,
         }
     }
 
     fn is_kept(self, figure: &Figure) -> bool {
         match self {
+            Self::AtLeast(least) => figure.figure >= least,
             Self::AtMost(most) => figure.figure <= most,
+            Self::MoreAtMost(most) => figure.figure - figure.raw <= most,
             Self::RatioAtLeast(least) => figure.ratio() >= least,
             Self::RatioAtMost(most) => figure.ratio() <= most,
         }
@@ -103,6 +112,15 @@ pub(super) enum Reached {
     Neither,
 }
 
+/// The size of a work that is measured in several sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    /// The length of the resumed journal.
+    Entries(u64),
+    /// The number of executions.
+    Executions(u64),
+}
+
 /// One figure, ready to print.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Figure {
@@ -111,15 +129,14 @@ pub(super) struct Figure {
     pub(super) unit: &'static str,
     pub(super) raw: f64,
     pub(super) goals: Goals,
-    /// The length of the resumed journal.
-    pub(super) entry_count: Option<u64>,
+    pub(super) size: Option<Size>,
     /// The cost of one item, with the first figure of a work that has items.
     pub(super) counts: Option<Counts>,
 }
 
 impl Figure {
     pub(super) fn new(work: Work, (figure, unit): (f64, &'static str), raw: f64, goals: Goals) -> Self {
-        Self { work, figure, unit, raw, goals, entry_count: None, counts: None }
+        Self { work, figure, unit, raw, goals, size: None, counts: None }
     }
 
     /// Creates a figure that has no raw limit. It is put beside its goal.
@@ -155,8 +172,10 @@ impl Figure {
             "must": self.goals.must.to_string(),
             "ok": ok,
         });
-        if let Some(count) = self.entry_count {
-            object["entries"] = count.into();
+        match self.size {
+            Some(Size::Entries(count)) => object["entries"] = count.into(),
+            Some(Size::Executions(count)) => object["executions"] = count.into(),
+            None => {}
         }
         if let Some(counts) = &self.counts {
             object["item"] = counts.json();
@@ -167,8 +186,10 @@ impl Figure {
     pub(super) const HEADINGS: [&str; 8] = ["WORK", "FIGURE", "UNIT", "RAW", "RATIO", "GOAL", "MUST", "OK"];
 
     pub(super) fn cells(&self) -> Vec<String> {
-        let name = match self.entry_count {
-            Some(count) => format!("{} of {}", self.work.name(), grouped(count as f64)),
+        let name = match self.size {
+            Some(Size::Entries(count) | Size::Executions(count)) => {
+                format!("{} of {}", self.work.name(), grouped(count as f64))
+            }
             None => self.work.name().to_owned(),
         };
         let ok = match self.reached() {
@@ -195,7 +216,9 @@ impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = grouped(self.value());
         match self {
+            Self::AtLeast(_) => write!(f, "≥ {value}"),
             Self::AtMost(_) => write!(f, "≤ {value}"),
+            Self::MoreAtMost(_) => write!(f, "≤ raw + {value}"),
             Self::RatioAtLeast(_) => write!(f, "ratio ≥ {value}"),
             Self::RatioAtMost(_) => write!(f, "ratio ≤ {value}"),
         }
@@ -267,6 +290,22 @@ mod tests {
         let rows = [(15.0, Reached::Goal), (15.1, Reached::Neither)];
         for (value, expected) in rows {
             assert_eq!(figure(value, Goals::strict(Bound::AtMost(15.0))).reached(), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_bound_is_kept_on_one_side() {
+        let rows = [
+            (Bound::AtLeast(10_000.0), "≥ 10,000", [10_000.0, 9_999.0]),
+            (Bound::AtMost(45.0), "≤ 45", [45.0, 45.1]),
+            (Bound::MoreAtMost(20.0), "≤ raw + 20", [9_620.0, 9_621.0]),
+            (Bound::RatioAtLeast(0.5), "ratio ≥ 0.5", [4_800.0, 4_799.0]),
+            (Bound::RatioAtMost(3.0), "ratio ≤ 3", [28_800.0, 28_801.0]),
+        ];
+        for (bound, text, [kept, broken]) in rows {
+            assert_eq!(bound.to_string(), text);
+            let is_kept = [kept, broken].map(|value| bound.is_kept(&figure(value, GOALS)));
+            assert_eq!(is_kept, [true, false], "{text}");
         }
     }
 

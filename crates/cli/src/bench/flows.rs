@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
@@ -70,6 +71,16 @@ pub(super) async fn parent(ctx: Ctx, count: u64) -> Result<usize> {
 pub(super) async fn sleeper(ctx: Ctx, nth: u64) -> Result<u64> {
     ctx.sleep(days(30)).await?;
     Ok(nth)
+}
+
+pub(super) const WAKER: &str = "abide-bench-waker";
+
+/// Sleeps until a time, and counts that it woke.
+#[workflow(name = "abide-bench-waker")]
+pub(super) async fn waker(ctx: Ctx, at: Timestamp) -> Result<()> {
+    ctx.sleep_until(at).await?;
+    ctx.state::<Arc<AtomicU64>>().fetch_add(1, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Records steps, each under its own name, and then one more for each signal.

@@ -13,6 +13,7 @@ mod processes;
 mod resume;
 mod setting;
 mod short;
+mod sleeping;
 mod steps;
 mod stopwatch;
 
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     /// The store of a process with `--child`
     #[arg(long, hide = true)]
     file: Option<PathBuf>,
-    /// The number of seconds of a process with `--child`
+    /// The number of executions of a process with `--child`, or of seconds
     #[arg(long, hide = true, requires = "child", default_value_t = 0)]
     size: u64,
 }
@@ -161,7 +162,7 @@ async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Comma
         Work::W5 => resume::resume(setting).await?,
         Work::Processes => vec![processes::processes(setting)?],
         Work::IdleRss | Work::IdleCpu => process::idle(setting)?.into(),
-        Work::SleepingRss => vec![process::sleeping(setting)?],
+        Work::SleepingRss => sleeping::sleeping(setting)?,
     };
     if let Some(counts) = counts_of(setting, first).await? {
         figures[0].counts = Some(counts);

@@ -8,12 +8,11 @@ use abide::Abide;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::task::JoinSet;
 
 use super::figure::{Bound, Figure, Goals, Work};
-use super::setting::{Setting, WAVE_COUNT, check, url};
+use super::setting::{Setting, check, url};
 use super::stopwatch::Stopwatch;
-use super::{flows, processes, resume};
+use super::{flows, processes, resume, sleeping};
 use crate::clock;
 use crate::command_error::CommandError;
 
@@ -21,15 +20,14 @@ use crate::command_error::CommandError;
 const SETTLE: Duration = Duration::from_secs(2);
 /// How long its processor time is watched.
 const WATCH: Duration = Duration::from_secs(6);
-const SLEEPER_COUNT: u64 = 100_000;
-const MEGABYTE: f64 = 1e6;
+pub(super) const MEGABYTE: f64 = 1e6;
 
 /// The work of such a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Child {
     /// Waits without any work.
     Idle,
-    /// Starts executions that sleep.
+    /// Starts executions that sleep and wake.
     Sleeping,
     /// Resumes a journal.
     Replay,
@@ -67,13 +65,6 @@ pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], CommandError> {
     ])
 }
 
-/// Measures the memory of a process that started sleeping executions. The limit is the goal.
-pub(super) fn sleeping(setting: &Setting) -> Result<Figure, CommandError> {
-    let report: Quiet = run(Child::Sleeping, &setting.file("sleeping"))?;
-    let bytes = (report.bytes / MEGABYTE, "MB");
-    Ok(Figure::without_raw(Work::SleepingRss, bytes, Goals::strict(Bound::AtMost(45.0))))
-}
-
 /// Starts a process that measures itself, and returns its report.
 pub(super) fn run<T: DeserializeOwned>(child: Child, file: &Path) -> Result<T, CommandError> {
     report(child, command(child, file)?.output()?)
@@ -100,18 +91,15 @@ pub(super) fn serve(child: Child, file: &Path, size: u64) -> Result<Value, Comma
     let report = match child {
         Child::Replay => serde_json::to_value(runtime.block_on(resume::replay_bytes(file))?),
         Child::Driving => serde_json::to_value(runtime.block_on(processes::drive(file, size))?),
-        Child::Idle => serde_json::to_value(quiet(&runtime, opened(file))?),
-        Child::Sleeping => serde_json::to_value(quiet(&runtime, asleep(file))?),
+        Child::Sleeping => serde_json::to_value(runtime.block_on(sleeping::sleep(file, size))?),
+        Child::Idle => serde_json::to_value(idle_here(&runtime, file)?),
     };
     report.map_err(CommandError::failed)
 }
 
 /// Measures this process while nothing happens in its store.
-fn quiet(
-    runtime: &tokio::runtime::Runtime,
-    opened: impl Future<Output = Result<Abide, CommandError>>,
-) -> Result<Quiet, CommandError> {
-    let abide = runtime.block_on(opened)?;
+fn idle_here(runtime: &tokio::runtime::Runtime, file: &Path) -> Result<Quiet, CommandError> {
+    let abide = runtime.block_on(opened(file))?;
     clock::pause(SETTLE);
     let bytes = resident_bytes()?;
     let (before, begun) = (cpu_seconds()?, Stopwatch::start());
@@ -128,27 +116,21 @@ async fn opened(file: &Path) -> Result<Abide, CommandError> {
     Ok(abide)
 }
 
-async fn asleep(file: &Path) -> Result<Abide, CommandError> {
-    let abide = Abide::open(&url(file)).await?;
-    for first in (0..SLEEPER_COUNT).step_by(WAVE_COUNT as usize) {
-        let mut all = JoinSet::new();
-        for nth in first..first + WAVE_COUNT {
-            all.spawn(abide.start(flows::sleeper, nth).into_future());
-        }
-        while let Some(started) = all.join_next().await {
-            started.map_err(CommandError::failed)??;
-        }
-    }
-    let filter = abide::Filter::all().workflow("abide-bench-sleeper").status(abide::Status::Running).take(1);
-    while !abide.list(filter.clone()).await?.is_empty() {
-        clock::pause(Duration::from_millis(50));
-    }
-    Ok(abide)
+/// Returns the resident memory of this process.
+pub(super) fn resident_bytes() -> Result<f64, CommandError> {
+    status_bytes("VmRSS:")
 }
 
-/// Returns the resident memory of this process.
-fn resident_bytes() -> Result<f64, CommandError> {
-    status_bytes("VmRSS:")
+/// Returns the most resident memory that this process has had since [`forget_peak`].
+pub(super) fn peak_bytes() -> Result<f64, CommandError> {
+    status_bytes("VmHWM:")
+}
+
+/// Lets the peak begin anew.
+pub(super) fn forget_peak() -> Result<(), CommandError> {
+    // The number that proc(5) names for this.
+    std::fs::write("/proc/self/clear_refs", "5")
+        .map_err(|error| CommandError::failed(format!("/proc/self/clear_refs: {error}")))
 }
 
 /// Returns the memory that this process has allocated, without the pages of files.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use abide::Abide;
 use abide_sqlite::raw;
 
-use super::figure::{Bound, Figure, Goals, Work};
+use super::figure::{Bound, Figure, Goals, Size, Work};
 use super::flows::{self, PAYLOAD_BYTES, Probe, TEXT_BYTES};
 use super::process::{self, Child};
 use super::setting::{Depth, Setting, check, url};
@@ -52,7 +52,7 @@ async fn resume_one(setting: &Setting, count: u64) -> Result<(Figure, Figure), C
     let time = Figure::new(Work::W5, (median(seconds) * 1e3, "ms"), raw * 1e3, goals);
     let bytes = (bytes / count as f64, "bytes/entry");
     let memory = Figure::without_raw(Work::W5, bytes, Goals::strict(Bound::AtMost(32.0)));
-    let of_journal = |figure| Figure { entry_count: Some(count), ..figure };
+    let of_journal = |figure| Figure { size: Some(Size::Entries(count)), ..figure };
     Ok((of_journal(time), of_journal(memory)))
 }
 
