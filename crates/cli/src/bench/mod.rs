@@ -8,8 +8,10 @@ mod counts;
 mod figure;
 mod flows;
 mod folder;
+mod ids;
 mod process;
 mod processes;
+mod random_ids;
 mod resume;
 mod setting;
 mod short;
@@ -25,6 +27,7 @@ use clap::ValueEnum;
 use counts::Counts;
 use figure::{Figure, Work};
 use folder::BenchFolder;
+use ids::Ids;
 use process::Child;
 use setting::{Depth, Setting};
 
@@ -83,7 +86,12 @@ fn measure(args: &Args, output: Output, allocator: &'static Allocator) -> Result
         (_, true) => Depth::Full,
         _ => Depth::Usual,
     };
-    let setting = Setting { depth, place: BenchFolder::new(args.dir.as_deref())?, allocator };
+    let setting = Setting {
+        depth,
+        place: BenchFolder::new(args.dir.as_deref())?,
+        allocator,
+        random_ids: Ids::random(),
+    };
     let runtime = tokio::runtime::Runtime::new()?;
     if depth == Depth::Full {
         runtime.block_on(setting.fill())?;
@@ -136,13 +144,14 @@ fn count_only(
 }
 
 /// The works, in groups that are measured together.
-const GROUPS: [&[Work]; 9] = [
+const GROUPS: [&[Work]; 10] = [
     &[Work::W1],
     &[Work::W1Latency],
     &[Work::W2],
     &[Work::W3],
     &[Work::W4],
     &[Work::W5],
+    &[Work::RandomIds],
     &[Work::Processes],
     &[Work::IdleRss, Work::IdleCpu],
     &[Work::SleepingRss],
@@ -160,6 +169,7 @@ async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Comma
         Work::W3 => vec![steps::many_chains(setting).await?],
         Work::W4 => vec![steps::children(setting).await?],
         Work::W5 => resume::resume(setting).await?,
+        Work::RandomIds => random_ids::random_ids(setting).await?,
         Work::Processes => vec![processes::processes(setting)?],
         Work::IdleRss | Work::IdleCpu => process::idle(setting)?.into(),
         Work::SleepingRss => sleeping::sleeping(setting)?,
@@ -179,7 +189,7 @@ async fn counts_of(setting: &Setting, work: Work) -> Result<Option<Counts>, Comm
         Work::W2 => steps::count_one_chain(setting).await?,
         Work::W3 => steps::count_many_chains(setting).await?,
         Work::W4 => steps::count_children(setting).await?,
-        Work::W5 | Work::Processes | Work::IdleRss | Work::IdleCpu | Work::SleepingRss => return Ok(None),
+        _ => return Ok(None),
     };
     Ok(Some(counts))
 }

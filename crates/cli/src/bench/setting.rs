@@ -1,6 +1,6 @@
 //! The parts that all works share: the depth, the files, and the raw limits of the disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use abide::Abide;
@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use super::flows::{self, PAYLOAD_BYTES, payload};
 use super::folder::BenchFolder;
+use super::ids::Ids;
 use super::stopwatch::Stopwatch;
 use crate::Allocator;
 use crate::command_error::CommandError;
@@ -34,6 +35,7 @@ pub(super) struct Setting {
     pub(super) depth: Depth,
     pub(super) place: BenchFolder,
     pub(super) allocator: &'static Allocator,
+    pub(super) random_ids: Ids,
 }
 
 /// Raw limits, measured before and after a work.
@@ -64,13 +66,7 @@ impl Setting {
     /// this once in its life, in the background, and the raw limits are measured with a log that is
     /// large from the start.
     pub(super) fn settle(&self, work: &str) {
-        let mut log = self.file(work).into_os_string();
-        log.push("-wal");
-        let is_sized = || std::fs::metadata(&log).is_ok_and(|file| file.len() >= 64 << 20);
-        let begun = Stopwatch::start();
-        while !is_sized() && begun.elapsed() < Duration::from_secs(2) {
-            crate::clock::pause(Duration::from_millis(10));
-        }
+        wait_for_log(&self.file(work));
     }
 
     /// Measures the limits before and after the work. Machines drift, so the mean counts.
@@ -104,32 +100,68 @@ impl Setting {
 
     /// Fills the store that the works of `--full` run on.
     pub(super) async fn fill(&self) -> Result<(), CommandError> {
-        let abide = self.open("full").await?;
-        for first in (0..FINISHED_COUNT).step_by(WAVE_COUNT as usize) {
-            wave(&abide, WAVE_COUNT).await?;
-            let done = first + WAVE_COUNT;
-            if done.is_multiple_of(100_000) {
-                output::say(format_args!("{done} of {FINISHED_COUNT} executions are in the store"));
-            }
+        fill(&self.file("full"), &Ids::Generated).await
+    }
+
+    /// Returns a store that is as full, but of executions with random ids. It is filled when it is
+    /// first needed.
+    pub(super) async fn filled_with_random_ids(&self) -> Result<PathBuf, CommandError> {
+        let file = self.place.file("full-random.db");
+        if !file.exists() {
+            fill(&file, &self.random_ids).await?;
         }
-        abide.shutdown().await;
-        Ok(())
+        Ok(file)
+    }
+}
+
+async fn fill(file: &Path, ids: &Ids) -> Result<(), CommandError> {
+    let abide = Abide::open(&url(file)).await?;
+    for first in (0..FINISHED_COUNT).step_by(WAVE_COUNT as usize) {
+        wave_of(&abide, WAVE_COUNT, ids).await?;
+        let done = first + WAVE_COUNT;
+        if done.is_multiple_of(100_000) {
+            output::say(format_args!("{done} of {FINISHED_COUNT} executions are in the store"));
+        }
+    }
+    abide.shutdown().await;
+    Ok(())
+}
+
+/// Waits until a store has grown its log to its final size, for two seconds at most.
+pub(super) fn wait_for_log(file: &Path) {
+    let mut log = file.as_os_str().to_owned();
+    log.push("-wal");
+    let is_sized = || std::fs::metadata(&log).is_ok_and(|file| file.len() >= 64 << 20);
+    let begun = Stopwatch::start();
+    while !is_sized() && begun.elapsed() < Duration::from_secs(2) {
+        crate::clock::pause(Duration::from_millis(10));
     }
 }
 
 /// Returns the URL of a database file.
-pub(super) fn url(file: &std::path::Path) -> String {
+pub(super) fn url(file: &Path) -> String {
     format!("sqlite:{}", file.display())
 }
 
 /// Starts one-step workflows all at once, waits for all results, and returns the elapsed seconds.
 pub(super) async fn wave(abide: &Abide, count: u64) -> Result<f64, CommandError> {
+    wave_of(abide, count, &Ids::Generated).await
+}
+
+/// Does the same with ids of this kind.
+pub(super) async fn wave_of(abide: &Abide, count: u64, ids: &Ids) -> Result<f64, CommandError> {
     let abide = abide.clone();
+    // Made before the measured time.
+    let ids: Vec<_> = (0..count).map(|_| ids.next()).collect();
     let (took, results) = on_worker(async move {
         let begun = Stopwatch::start();
         let mut all = JoinSet::new();
-        for nth in 0..count {
-            let run = abide.run(flows::one, nth).into_future();
+        for (nth, id) in (0..count).zip(ids) {
+            let run = abide.run(flows::one, nth);
+            let run = match id {
+                Some(id) => run.id(id).into_future(),
+                None => run.into_future(),
+            };
             all.spawn(async move { run.await.map(|text| (nth, text)) });
         }
         let mut results = Vec::with_capacity(count as usize);
