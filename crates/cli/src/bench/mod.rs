@@ -5,6 +5,7 @@
 //! `docs/guide/bench.md` describes each work and each limit.
 
 mod counts;
+mod endurance;
 mod figure;
 mod flows;
 mod folder;
@@ -43,7 +44,8 @@ pub(crate) struct Args {
     /// Take less than a minute
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// Measure on a store that holds 1,000,000 finished executions, and W3 for five minutes
+    /// Measure on a store that holds 1,000,000 finished executions, W3 for five minutes, and
+    /// 1,000,000 sleeping executions; takes about half an hour
     #[arg(long)]
     full: bool,
     /// Only count statements, bytes, syncs and allocations, which do not depend on the machine
@@ -166,7 +168,7 @@ async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Comma
         Work::W1 => vec![short::at_once(setting).await?],
         Work::W1Latency => short::latency(setting).await?.into(),
         Work::W2 => vec![steps::one_chain(setting).await?],
-        Work::W3 => vec![steps::many_chains(setting).await?],
+        Work::W3 => many_chains(setting).await?,
         Work::W4 => vec![steps::children(setting).await?],
         Work::W5 => resume::resume(setting).await?,
         Work::RandomIds => random_ids::random_ids(setting).await?,
@@ -177,6 +179,14 @@ async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Comma
     if let Some(counts) = counts_of(setting, first).await? {
         figures[0].counts = Some(counts);
         figures.extend(counts::figures(first, &counts));
+    }
+    Ok(figures)
+}
+
+async fn many_chains(setting: &Setting) -> Result<Vec<Figure>, CommandError> {
+    let mut figures = vec![steps::many_chains(setting).await?];
+    if setting.depth == Depth::Full {
+        figures.extend(endurance::worst_minutes(setting).await?);
     }
     Ok(figures)
 }

@@ -1,39 +1,35 @@
 //! W2, W3 and W4: sequential steps of one and of many workflows, and children.
 
-use std::time::Duration;
-
 use abide::Abide;
 use tokio::task::JoinSet;
 
 use super::counts::{Counts, count};
 use super::figure::{Bound, Figure, Goals, Work};
 use super::flows::{self, TEXT_BYTES};
-use super::setting::{Depth, Setting, check};
+use super::ids::Ids;
+use super::setting::{Setting, check};
 use super::stopwatch::{Stopwatch, median};
 use crate::command_error::CommandError;
-use crate::output;
 
 const CHAIN_STEPS: u64 = 1_000;
-const WIDE_WORKFLOWS: u64 = 100;
-const WIDE_STEPS: u64 = 100;
+pub(super) const WIDE_WORKFLOWS: u64 = 100;
+pub(super) const WIDE_STEPS: u64 = 100;
 /// The number of rounds of 100 × 100 steps that are measured together, because one is too short.
 const WIDE_REPEATS: u64 = 5;
 const CHILD_COUNT: u64 = 1_000;
 const CHILD_REPEATS: u64 = 5;
-const MINUTE: Duration = Duration::from_secs(60);
-const MINUTE_COUNT: usize = 5;
 
 /// Measures one workflow of 1,000 steps. The limit is the rate of commits of one row.
 pub(super) async fn one_chain(setting: &Setting) -> Result<Figure, CommandError> {
     let (rate, raw) = setting
         .beside_raw(async || {
             let abide = setting.open("W2").await?;
-            run_chain(&abide, CHAIN_STEPS).await?;
+            run_chain(&abide, CHAIN_STEPS, &Ids::Generated).await?;
             setting.settle("W2");
             let mut rates = Vec::new();
             for _ in 0..setting.rounds() {
                 let begun = Stopwatch::start();
-                run_chain(&abide, CHAIN_STEPS).await?;
+                run_chain(&abide, CHAIN_STEPS, &Ids::Generated).await?;
                 rates.push(CHAIN_STEPS as f64 / begun.elapsed().as_secs_f64());
             }
             abide.shutdown().await;
@@ -51,69 +47,34 @@ pub(super) async fn many_chains(setting: &Setting) -> Result<Figure, CommandErro
             let abide = setting.open("W3").await?;
             wide_round(&abide).await?;
             setting.settle("W3");
-            let rate = match setting.depth {
-                Depth::Full => worst_minute(&abide).await?,
-                Depth::Quick | Depth::Usual => usual_rate(setting, &abide).await?,
-            };
+            let mut rates = Vec::new();
+            for _ in 0..setting.rounds() {
+                let begun = Stopwatch::start();
+                for _ in 0..WIDE_REPEATS {
+                    wide_round(&abide).await?;
+                }
+                rates.push(
+                    (WIDE_REPEATS * WIDE_WORKFLOWS * WIDE_STEPS) as f64 / begun.elapsed().as_secs_f64(),
+                );
+            }
             abide.shutdown().await;
-            Ok(rate)
+            Ok(median(rates))
         })
         .await?;
     let goals = Goals { goal: Bound::RatioAtLeast(0.45), must: Bound::RatioAtLeast(0.4) };
     Ok(Figure::new(Work::W3, (rate, "steps/s"), raw.rows_per_second, goals))
 }
 
-async fn usual_rate(setting: &Setting, abide: &Abide) -> Result<f64, CommandError> {
-    let mut rates = Vec::new();
-    for _ in 0..setting.rounds() {
-        let begun = Stopwatch::start();
-        for _ in 0..WIDE_REPEATS {
-            wide_round(abide).await?;
-        }
-        rates.push((WIDE_REPEATS * WIDE_WORKFLOWS * WIDE_STEPS) as f64 / begun.elapsed().as_secs_f64());
-    }
-    Ok(median(rates))
-}
-
 async fn wide_round(abide: &Abide) -> Result<(), CommandError> {
     let mut all = JoinSet::new();
     for _ in 0..WIDE_WORKFLOWS {
         let abide = abide.clone();
-        all.spawn(async move { run_chain(&abide, WIDE_STEPS).await });
+        all.spawn(async move { run_chain(&abide, WIDE_STEPS, &Ids::Generated).await });
     }
     while let Some(ended) = all.join_next().await {
         ended.map_err(CommandError::failed)??;
     }
     Ok(())
-}
-
-/// Measures five minutes without a pause and returns the rate of the slowest one.
-async fn worst_minute(abide: &Abide) -> Result<f64, CommandError> {
-    let mut worst = f64::INFINITY;
-    for minute in 1..=MINUTE_COUNT {
-        let begun = Stopwatch::start();
-        let mut all = JoinSet::new();
-        for _ in 0..WIDE_WORKFLOWS {
-            let abide = abide.clone();
-            // Each starts its next workflow as soon as one has ended, so 100 of them always run.
-            all.spawn(async move {
-                let mut step_count = 0;
-                while begun.elapsed() < MINUTE {
-                    run_chain(&abide, WIDE_STEPS).await?;
-                    step_count += WIDE_STEPS;
-                }
-                Ok::<_, CommandError>(step_count)
-            });
-        }
-        let mut step_count = 0;
-        while let Some(ended) = all.join_next().await {
-            step_count += ended.map_err(CommandError::failed)??;
-        }
-        let rate = step_count as f64 / begun.elapsed().as_secs_f64();
-        output::say(format_args!("minute {minute} of W3: {rate:.0} steps/s"));
-        worst = worst.min(rate);
-    }
-    Ok(worst)
 }
 
 /// Measures one workflow that starts 1,000 one-step workflows and waits for them. The limit is the
@@ -141,7 +102,8 @@ pub(super) async fn children(setting: &Setting) -> Result<Figure, CommandError> 
 }
 
 pub(super) async fn count_one_chain(setting: &Setting) -> Result<Counts, CommandError> {
-    count(setting, "W2", CHAIN_STEPS, async |abide| run_chain(abide, CHAIN_STEPS).await).await
+    count(setting, "W2", CHAIN_STEPS, async |abide| run_chain(abide, CHAIN_STEPS, &Ids::Generated).await)
+        .await
 }
 
 pub(super) async fn count_many_chains(setting: &Setting) -> Result<Counts, CommandError> {
@@ -152,8 +114,13 @@ pub(super) async fn count_children(setting: &Setting) -> Result<Counts, CommandE
     count(setting, "W4", CHILD_COUNT, run_parent).await
 }
 
-async fn run_chain(abide: &Abide, count: u64) -> Result<(), CommandError> {
-    let bytes = abide.run(flows::chain, count).await?;
+/// Runs one workflow of steps, with an id of this kind.
+pub(super) async fn run_chain(abide: &Abide, count: u64, ids: &Ids) -> Result<(), CommandError> {
+    let run = abide.run(flows::chain, count);
+    let bytes = match ids.next() {
+        Some(id) => run.id(id).await?,
+        None => run.await?,
+    };
     check(bytes == count as usize * TEXT_BYTES, || format!("{count} steps gave {bytes} bytes"))
 }
 
