@@ -183,12 +183,12 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// The consequences of a command: events to append and messages to send, in one commit. Both are
-/// empty if the command changes nothing.
+/// The consequences of a command: an event to append and messages to send, in one commit. There is
+/// none of either if the command changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// The events to append, in this order.
-    pub events: Vec<Event>,
+    /// The event to append.
+    pub event: Option<Event>,
     /// The messages to send with the same commit.
     pub outgoing: Vec<Message>,
     /// The order for the open children of the run.

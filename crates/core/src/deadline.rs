@@ -174,7 +174,7 @@ mod tests {
         let site = Some("src/main.rs:7".to_owned());
         failure.at = Some(crate::Origin { code: String::new(), op: None, attempt: None, site });
         let ended = execution.decide(Command::Fail(failure.clone()), at(11)).unwrap();
-        let [Event::Failed(late)] = &ended.events[..] else { panic!("it ends: {ended:?}") };
+        let Some(Event::Failed(late)) = &ended.event else { panic!("it ends: {ended:?}") };
         assert_eq!((late.kind, &late.at), (FailureKind::Deadline, &failure.at));
         assert_eq!(late.chain, ["no"]);
     }

@@ -10,15 +10,15 @@ impl From<Event> for Decision {
 
 impl Decision {
     pub(crate) fn new(event: Event, outgoing: Vec<Message>) -> Self {
-        Self { events: vec![event], outgoing, tree: None }
+        Self { event: Some(event), outgoing, tree: None }
     }
 
-    /// Numbers the events, folds them into `execution` and returns them as entries.
+    /// Numbers the event, folds it into `execution` and returns it as an entry.
     pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Vec<Entry>, Vec<Message>) {
         self.record_from(None, execution, now)
     }
 
-    /// Does the same for events that come from this place in the code.
+    /// Does the same for an event that comes from this place in the code.
     pub fn record_from(
         self,
         mut site: Option<SiteMark>,
@@ -31,6 +31,6 @@ impl Decision {
             execution.apply(&entry);
             entry
         };
-        (self.events.into_iter().map(number).collect(), self.outgoing)
+        (self.event.into_iter().map(number).collect(), self.outgoing)
     }
 }

@@ -136,7 +136,7 @@ mod tests {
         let cancel = || Command::Cancel { by: by(), reason: "enough".to_owned() };
         let execution = executed(vec![cancel(), block()]);
         let decision = execution.decide(inherit(7, true), Timestamp::default()).expect("it is decided");
-        assert!(decision.events.is_empty(), "{:?}", decision.events);
+        assert_eq!(decision.event, None);
         let paused_before = || vec![inherit(7, true), cancel(), block()];
         assert!(executed(paused_before()).inherited_pause().is_some());
         let resumed = [paused_before(), vec![inherit(8, false)]].concat();

@@ -193,7 +193,7 @@ impl Execution {
     /// Returns the order for the children when `decision` is recorded. A terminate goes down as
     /// terminate, every other end as cancel.
     pub(crate) fn tree_order(&self, decision: &Decision, is_terminate: bool) -> Option<TreeOrder> {
-        let event = decision.events.last().filter(|_| self.has_tree())?;
+        let event = decision.event.as_ref().filter(|_| self.has_tree())?;
         let change = match event {
             event if event.is_terminal() && planted(Bug::ChildrenOutliveRun) => return None,
             Event::Paused { .. } | Event::Inherited { .. } if planted(Bug::PauseSkipsTree) => return None,
@@ -218,7 +218,7 @@ impl Execution {
             _ => return None,
         };
         let (parent, run) = (self.address().id.clone(), self.run());
-        let number = self.entry_count() + decision.events.len() as u64;
+        let number = self.entry_count() + u64::from(decision.event.is_some());
         Some(TreeOrder { parent, run, number, change })
     }
 }

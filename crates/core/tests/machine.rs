@@ -220,9 +220,9 @@ fn retry(execution: &Execution) -> String {
 fn outcome_of(execution: &Execution, command: Command) -> String {
     match execution.decide(command, at(2_000)) {
         Err(refusal) => format!("refused: {refusal}"),
-        Ok(decision) if decision.events.is_empty() => "nothing: it is so already".to_owned(),
+        Ok(decision) if decision.event.is_none() => "nothing: it is so already".to_owned(),
         Ok(decision) => {
-            let words: Vec<_> = decision.events.iter().map(Event::word).collect();
+            let words: Vec<_> = decision.event.iter().map(Event::word).collect();
             let mut after = execution.clone();
             let outgoing = decision.outgoing.iter().map(|message| message.body.word()).collect::<Vec<_>>();
             decision.record(&mut after, at(2_000));
@@ -344,7 +344,7 @@ fn a_run_that_has_seen_its_deadline_fails_with_it_whatever_its_code_returns() {
     ];
     for (command, told) in returned {
         let decision = expiring(Kind::Task).decide(command.clone(), at(1_500)).expect("it ends");
-        let [Event::Failed(failure)] = &decision.events[..] else { panic!("{command:?}: {decision:?}") };
+        let Some(Event::Failed(failure)) = &decision.event else { panic!("{command:?}: {decision:?}") };
         assert_eq!(failure.kind, FailureKind::Deadline, "{command:?}");
         assert_eq!(failure.chain, told, "{command:?}");
     }
@@ -356,7 +356,7 @@ fn what_has_not_begun_sees_no_deadline() {
     let (execution, _) = Execution::start(address(), start, at(0));
     let decision =
         execution.decide(Command::ShowDeadline { until: at(3_000) }, at(1_000)).expect("it is due");
-    assert!(matches!(decision.events[..], [Event::Failed(_)]), "{decision:?}");
+    assert!(matches!(decision.event, Some(Event::Failed(_))), "{decision:?}");
 }
 
 /// Whether an event may follow as far as steps are concerned: a decision is about the step that
@@ -428,7 +428,7 @@ proptest! {
                 Err(_) => {}
                 Ok(decision) => {
                     prop_assert!(!before.is_finished(), "terminal is final");
-                    prop_assert!(decision.events.iter().all(|event| is_allowed_at(event, &before)));
+                    prop_assert!(decision.event.iter().all(|event| is_allowed_at(event, &before)));
                     let (entries, _) = decision.record(&mut execution, now);
                     journal.extend(entries);
                 }
