@@ -40,8 +40,8 @@ fn history_seeds() -> Vec<Vec<u8>> {
     let (mut execution, first) = Execution::start(address.clone(), start, now);
     let completed = Command::Complete { result: Payload::from("2"), unused: Vec::new() };
     let decision = execution.decide(completed, now).expect("a fresh one takes it");
-    let (entries, _) = decision.record(&mut execution, now);
-    let run = [vec![first], entries].concat();
+    let (entry, _) = decision.record(&mut execution, now);
+    let run: Vec<_> = [first].into_iter().chain(entry).collect();
     vec![History { address, runs: vec![run] }.to_string().into_bytes()]
 }
 

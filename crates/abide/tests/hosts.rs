@@ -28,13 +28,13 @@ async fn gated(ctx: Ctx, n: u64) -> Result<u64> {
     .await
 }
 
-/// Tells the number of the task that it runs on.
+/// Returns the number of the task that it runs on.
 #[workflow]
 async fn whose(ctx: Ctx) -> Result<String> {
     ctx.step("task", || async { Ok(tokio::task::id().to_string()) }).await
 }
 
-/// Waits until two executions are in the step at the same time, and tells the number of its task.
+/// Waits until two executions are in the step at the same time. Returns the number of its task.
 #[workflow]
 async fn meets(ctx: Ctx, _n: u64) -> Result<String> {
     let barrier = ctx.state::<Arc<Barrier>>();

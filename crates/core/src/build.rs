@@ -81,7 +81,7 @@ mod tests {
     fn decide(execution: &mut Execution, command: Command) -> usize {
         let now = Timestamp::from_millis(2);
         let decision = execution.decide(command, now).unwrap();
-        decision.record(execution, now).0.len()
+        decision.record(execution, now).0.iter().count()
     }
 
     fn block(build: &str) -> Command {

@@ -14,7 +14,7 @@ impl Decision {
     }
 
     /// Numbers the event, folds it into `execution` and returns it as an entry.
-    pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Vec<Entry>, Vec<Message>) {
+    pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Option<Entry>, Vec<Message>) {
         self.record_from(None, execution, now)
     }
 
@@ -24,13 +24,13 @@ impl Decision {
         mut site: Option<SiteMark>,
         execution: &mut Execution,
         now: Timestamp,
-    ) -> (Vec<Entry>, Vec<Message>) {
+    ) -> (Option<Entry>, Vec<Message>) {
         let number = |event| {
             let seq = execution.entry_count().saturating_add(1);
             let entry = Entry { seq, at: now, event, site: site.take() };
             execution.apply(&entry);
             entry
         };
-        (self.event.into_iter().map(number).collect(), self.outgoing)
+        (self.event.map(number), self.outgoing)
     }
 }

@@ -63,7 +63,7 @@ impl Care {
     }
 
     /// Applies the next order that needs no code.
-    fn obey(&mut self) -> Option<Vec<Entry>> {
+    fn obey(&mut self) -> Option<Option<Entry>> {
         loop {
             let order = self.seat.next_order()?;
             let ends_unseen = self.seat.execution().ends_unseen(self.seat.is_first());
@@ -75,7 +75,7 @@ impl Care {
     }
 
     /// Applies a deadline after the code has had its time to see it.
-    fn expire(&mut self) -> Option<Vec<Entry>> {
+    fn expire(&mut self) -> Option<Option<Entry>> {
         let is_due = self.seat.execution().care_at().is_some_and(|at| at <= self.seat.now());
         if is_due { self.seat.decide(Command::ExpireDeadline).ok() } else { None }
     }

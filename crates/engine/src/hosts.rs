@@ -113,7 +113,7 @@ async fn watch(engine: Weak<Inner>) {
 }
 
 impl Host {
-    /// Tells the event that ended the execution.
+    /// Takes the event that ended the execution.
     pub(crate) fn end(&self, event: Event) {
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
     }

@@ -142,8 +142,8 @@ impl Ledger {
         self.engine.runtime.now()
     }
 
-    /// Decides a command and takes down its entries. They are not durable yet.
-    pub(crate) fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
+    /// Decides a command and takes down its entry, if it has one. It is not durable yet.
+    pub(crate) fn decide(&mut self, command: Command) -> Result<Option<Entry>, Refusal> {
         self.decide_from(None, command)
     }
 
@@ -152,17 +152,17 @@ impl Ledger {
         &mut self,
         site: Option<SiteMark>,
         command: Command,
-    ) -> Result<Vec<Entry>, Refusal> {
+    ) -> Result<Option<Entry>, Refusal> {
         let now = self.engine.runtime.now();
         let command = command.found_by(self.engine.build()).bounded(&self.engine.options.bounds);
         let mut decision = self.leased.execution.decide(command, now)?;
         self.tree_orders.extend(decision.tree.take());
-        let (entries, outgoing) = decision.record_from(site, &mut self.leased.execution, now);
-        self.has_work |= entries.iter().any(|entry| entry.event.is_work());
-        self.records.extend(entries.iter().map(Record::of));
-        self.news.extend(entries.iter().filter_map(|entry| News::of(&entry.event)));
+        let (entry, outgoing) = decision.record_from(site, &mut self.leased.execution, now);
+        self.has_work |= entry.as_ref().is_some_and(|entry| entry.event.is_work());
+        self.records.extend(entry.as_ref().map(Record::of));
+        self.news.extend(entry.as_ref().and_then(|entry| News::of(&entry.event)));
         self.outgoing.extend(outgoing);
-        Ok(entries)
+        Ok(entry)
     }
 
     /// Begins the next run of an execution that continues as new. Returns its first entry, which

@@ -245,20 +245,20 @@ impl Seat {
         }
     }
 
-    /// Applies the next order that came by mail, and returns its entries. Returns `None` if there
-    /// is no order, or if it has to wait for the commit under way, because it may end the run, and
-    /// the end is sent at once.
+    /// Applies the next order that came by mail, and returns its entry, if it has one. Returns
+    /// `None` if there is no order, or if it has to wait for the commit under way, because it may
+    /// end the run, and the end is sent at once.
     ///
     /// A cancellation is for the code to see. Only an execution that nobody but caretakers ever
     /// held, and whose code was not called (`has_begun`), ends without it.
-    pub fn obey(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
+    pub fn obey(&mut self, has_begun: bool) -> Option<Option<Entry>> {
         let order = self.next_order()?;
         Some(self.apply(&order, has_begun))
     }
 
     /// Applies the next order to code that has begun, as [`obey`](Self::obey) does. An unblock
     /// waits, and the orders behind it too.
-    pub(crate) fn obey_but_unblock(&mut self) -> Option<Vec<Entry>> {
+    pub(crate) fn obey_but_unblock(&mut self) -> Option<Option<Entry>> {
         if self.ledger.is_busy() {
             return None;
         }
@@ -275,26 +275,26 @@ impl Seat {
         self.inbox.next_order(self.ledger.execution())
     }
 
-    /// Applies an order, and returns its entries.
-    pub(crate) fn apply(&mut self, order: &Message, has_begun: bool) -> Vec<Entry> {
+    /// Applies an order, and returns its entry, if it has one.
+    pub(crate) fn apply(&mut self, order: &Message, has_begun: bool) -> Option<Entry> {
         let has_begun = has_begun && !planted(Bug::FirstCancelUnseen);
         let command = match order.control() {
             Some(command) if self.is_first && !has_begun => care::without_code(command),
             Some(command) => command,
-            None => return Vec::new(),
+            None => return None,
         };
         self.consume(order.id.clone());
         if !self.execution().is_meant_by(order) {
             let address = self.execution().address();
             tracing::debug!(%address, by = %order.by, "an order is not for it, or was heard before");
-            return Vec::new();
+            return None;
         }
         let decided = self.ledger.decide(command);
         decided.unwrap_or_else(|refusal| {
             // No fault: the phase changed since the message was accepted.
             let address = self.execution().address();
             tracing::debug!(%address, %refusal, "a control message came too late");
-            Vec::new()
+            None
         })
     }
 
@@ -309,11 +309,11 @@ impl Seat {
         self.cared_epoch = self.is_first.then(|| self.ledger.epoch());
     }
 
-    /// Sees to a passed deadline, and returns the entries. The code sees it, and has
+    /// Sees to a passed deadline, and returns the entry. The code sees it, and has
     /// `deadline_grace_ms` to wind down. The execution fails when that time is over, and also if no
     /// code can see the deadline: none was ever called, or it is a task that does not run
     /// (`has_begun`).
-    pub fn expire(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
+    pub fn expire(&mut self, has_begun: bool) -> Option<Option<Entry>> {
         self.expires_at().filter(|_| !self.ledger.is_busy())?;
         let witness = Witness { has_begun, is_first: self.is_first };
         let grace = self.engine.options.bounds.deadline_grace();
@@ -390,8 +390,8 @@ impl Seat {
         self.ledger.consume(id);
     }
 
-    /// Decides a command and takes down its entries; a commit makes them durable.
-    pub fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
+    /// Decides a command and takes down its entry, if it has one; a commit makes it durable.
+    pub fn decide(&mut self, command: Command) -> Result<Option<Entry>, Refusal> {
         self.ledger.decide(command)
     }
 
@@ -400,7 +400,7 @@ impl Seat {
         &mut self,
         site: Option<SiteMark>,
         command: Command,
-    ) -> Result<Vec<Entry>, Refusal> {
+    ) -> Result<Option<Entry>, Refusal> {
         self.ledger.decide_from(site, command)
     }
 

@@ -134,8 +134,8 @@ impl TaskRunner {
     }
 
     /// Follows an order that was applied.
-    fn obeyed(&mut self, entries: Vec<Entry>) {
-        let Some(last) = entries.into_iter().next_back() else { return };
+    fn obeyed(&mut self, entry: Option<Entry>) {
+        let Some(last) = entry else { return };
         if last.event.is_terminal() {
             panics::drop_caught(self.future.take());
             self.seat.finish(last.event);

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::LazyLock;
 
 /// Builds hashers of short texts, such as ids. The hasher of the standard library takes several
-/// times as long. Each process has secret numbers of its own, so that nobody can choose ids that all
-/// have the same hash.
+/// times as long. Each process has secret numbers of its own, so that nobody can choose ids that
+/// all have the same hash.
 #[derive(Clone, Debug)]
 pub(crate) struct TextHasher {
     seed: u64,

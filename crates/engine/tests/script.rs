@@ -146,8 +146,8 @@ impl Telling {
             if self.reading.is_some() {
                 ready!(self.poll_journal(cx));
             }
-            if let Some(entries) = self.seat.obey(true).or_else(|| self.seat.expire(true)) {
-                self.follow(&entries);
+            if let Some(entry) = self.seat.obey(true).or_else(|| self.seat.expire(true)) {
+                self.follow(entry);
                 continue;
             }
             self.listen();
@@ -178,9 +178,9 @@ impl Telling {
         }
     }
 
-    /// Follows the entries that an order has recorded.
-    fn follow(&mut self, entries: &[Entry]) {
-        let Some(last) = entries.last() else { return };
+    /// Follows the entry that an order has recorded.
+    fn follow(&mut self, entry: Option<Entry>) {
+        let Some(last) = entry else { return };
         if last.event.is_terminal() {
             self.seat.finish(last.event.clone());
         } else if let Event::CancelRequested { .. } | Event::DeadlinePassed { .. } = last.event {

@@ -10,81 +10,25 @@
 
 use std::ops::ControlFlow;
 
-use abide_core::{Entry, Execution, Happening, codec};
+use abide_core::{Execution, Happening, codec};
 use abide_store::{PageBounds, Record};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::batch::{Batch, Frequent};
 use crate::caches::CachedRow;
-use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
+use crate::checksum::{self, Checksum};
 use crate::error::Stop;
 use crate::gaps;
-use crate::packing::{put_length, unpack};
+use crate::packing::unpack;
+pub(crate) use crate::packing::{Pack, Packs, packed};
 use crate::rows::{LeaseState, count, integer, unsigned};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 
 /// The distance between two skip rows of a run.
 pub(crate) const SKIP_DISTANCE: u64 = 128;
-/// The most entries that share a row.
-pub(crate) const PACK_COUNT_MAX: usize = 1_000;
-/// The most bytes of entries that share a row. A larger entry has a row of its own, so that readers
-/// of its neighbours do not read it.
-const PACK_BYTES_MAX: usize = 16 * 1_024;
-
 /// The happening of the first entry of an execution.
 const BEGAN: u8 = Happening::Began as u8;
-
-/// Entries that are written as one row: the length of each and its bytes, behind a checksum.
-#[derive(Debug)]
-pub(crate) struct Pack {
-    /// The number of the first entry.
-    seq: u64,
-    count: u64,
-    /// The happening that the feed reports for the last entry.
-    pub(crate) happened: Option<u8>,
-    pub(crate) body: Vec<u8>,
-    /// The checksum of the entries; the rest of the row is added when it is known.
-    sum: Checksum,
-}
-
-/// Packs records, on the caller's thread if possible.
-pub(crate) fn packed(records: &[Record]) -> Vec<Pack> {
-    let mut packs = Vec::with_capacity(1);
-    let mut rest = records;
-    while let Some(first) = rest.first() {
-        let (length, happened) = together(rest);
-        let (together, others) = rest.split_at(length);
-        let size: usize = together.iter().map(|record| record.bytes.len() + 2).sum();
-        let mut body = Vec::with_capacity(size + CHECKSUM_BYTES + 4);
-        body.extend([0; CHECKSUM_BYTES]);
-        for record in together {
-            put_length(&mut body, record.bytes.len());
-            body.extend_from_slice(&record.bytes);
-        }
-        let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
-        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum });
-        rest = others;
-    }
-    packs
-}
-
-/// Returns how many of the first records share a row, and the happening that the feed reports for
-/// the last one. The feed finds rows, so an entry with a happening ends its row.
-fn together(records: &[Record]) -> (usize, Option<u8>) {
-    let mut bytes = 0;
-    for (record, length) in records.iter().zip(1..) {
-        bytes += record.bytes.len();
-        if length > 1 && (bytes > PACK_BYTES_MAX || length > PACK_COUNT_MAX) {
-            return (length - 1, None);
-        }
-        let happened = Entry::happening_of(&record.bytes).map(|(_, happening)| happening as u8);
-        if happened.is_some() {
-            return (length, happened);
-        }
-    }
-    (records.len(), None)
-}
 
 impl Pack {
     /// Appends this row to the chain of an execution. The caller has checked the numbers.
@@ -183,7 +127,7 @@ pub(crate) fn begin_run(
     batch.connection.prepare_cached(sql::RUN_ENDED)?.execute([key, number, first, head, entries, rows])?;
     cached.rows.clear();
     cached.state.cold.row_count = 0;
-    for mut pack in packed(records) {
+    for pack in packed(records).iter_mut() {
         pack.append(batch, key, cached)?;
     }
     let first =

@@ -1,4 +1,86 @@
-//! Several byte strings in one: each behind its length.
+//! Several entries in one row: each behind its length.
+
+use abide_core::Entry;
+use abide_store::Record;
+
+use crate::checksum::{CHECKSUM_BYTES, Checksum};
+
+/// The most entries that share a row.
+pub(crate) const PACK_COUNT_MAX: usize = 1_000;
+/// The most bytes of entries that share a row. A larger entry has a row of its own, so that readers
+/// of its neighbours do not read it.
+const PACK_BYTES_MAX: usize = 16 * 1_024;
+
+/// Entries that are written as one row: the length of each and its bytes, behind a checksum.
+#[derive(Debug)]
+pub(crate) struct Pack {
+    /// The number of the first entry.
+    pub(crate) seq: u64,
+    pub(crate) count: u64,
+    /// The happening that the feed reports for the last entry.
+    pub(crate) happened: Option<u8>,
+    pub(crate) body: Vec<u8>,
+    /// The checksum of the entries; the rest of the row is added when it is known.
+    pub(crate) sum: Checksum,
+}
+
+/// The rows of a commit, in order. Most commits have one, which is not allocated.
+#[derive(Debug, Default)]
+pub(crate) struct Packs {
+    first: Option<Pack>,
+    rest: Vec<Pack>,
+}
+
+impl Packs {
+    fn push(&mut self, pack: Pack) {
+        match self.first {
+            None => self.first = Some(pack),
+            Some(_) => self.rest.push(pack),
+        }
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pack> {
+        self.first.iter_mut().chain(&mut self.rest)
+    }
+}
+
+/// Packs records, on the caller's thread if possible.
+pub(crate) fn packed(records: &[Record]) -> Packs {
+    let mut packs = Packs::default();
+    let mut rest = records;
+    while let Some(first) = rest.first() {
+        let (length, happened) = together(rest);
+        let (together, others) = rest.split_at(length);
+        let size: usize = together.iter().map(|record| record.bytes.len() + 2).sum();
+        let mut body = Vec::with_capacity(size + CHECKSUM_BYTES + 4);
+        body.extend([0; CHECKSUM_BYTES]);
+        for record in together {
+            put_length(&mut body, record.bytes.len());
+            body.extend_from_slice(&record.bytes);
+        }
+        let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
+        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum });
+        rest = others;
+    }
+    packs
+}
+
+/// Returns how many of the first records share a row, and the happening that the feed reports for
+/// the last one. The feed finds rows, so an entry with a happening ends its row.
+fn together(records: &[Record]) -> (usize, Option<u8>) {
+    let mut bytes = 0;
+    for (record, length) in records.iter().zip(1..) {
+        bytes += record.bytes.len();
+        if length > 1 && (bytes > PACK_BYTES_MAX || length > PACK_COUNT_MAX) {
+            return (length - 1, None);
+        }
+        let happened = Entry::happening_of(&record.bytes).map(|(_, happening)| happening as u8);
+        if happened.is_some() {
+            return (length, happened);
+        }
+    }
+    (records.len(), None)
+}
 
 /// Appends a length, seven bits a byte, the lowest first, as in the entries themselves.
 pub(crate) fn put_length(body: &mut Vec<u8>, mut length: usize) {

@@ -69,8 +69,8 @@ fn journal_row(bytes: &[u8]) -> Verdict {
         .map(|record| record.ok().map(|(seq, bytes)| Record { seq, bytes: bytes.to_vec() }))
         .collect();
     let Some(records) = records else { return Verdict::Refused };
-    let packs = packed(&records);
-    let again = packs.iter().flat_map(|pack| unpack(&pack.body[CHECKSUM_BYTES..]));
+    let mut packs = packed(&records);
+    let again = packs.iter_mut().flat_map(|pack| unpack(&pack.body[CHECKSUM_BYTES..]));
     assert!(again.eq(records.iter().map(|record| Some(record.bytes.as_slice()))), "packed as it was");
     for one in &records {
         let _ = record::<Entry>(&one.bytes);
@@ -84,7 +84,8 @@ fn journal_row_seeds() -> Vec<Vec<u8>> {
         entry(1, Event::Started(fixture::flow().into())),
         entry(2, Event::ContinuedAsNew { input: Payload::from("2") }),
     ];
-    let bodies = packed(&records).into_iter().map(|pack| pack.body);
+    let mut packs = packed(&records);
+    let bodies = packs.iter_mut().map(|pack| std::mem::take(&mut pack.body));
     bodies.map(|body| seed::<JournalRow>(&((7, 1, Some(3), 1, None, Some(vec![1])), true, body))).collect()
 }
 

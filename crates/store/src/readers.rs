@@ -79,8 +79,8 @@ fn seeds() -> Vec<Vec<u8>> {
     let after = |command| {
         let mut changed = execution.clone();
         let decision = changed.decide(command, NOW.0).expect("a fresh one takes it");
-        let (entries, _) = decision.record(&mut changed, NOW.0);
-        packed(&changed, &[[vec![first.clone()], entries].concat()], &[])
+        let (entry, _) = decision.record(&mut changed, NOW.0);
+        packed(&changed, &[[first.clone()].into_iter().chain(entry).collect()], &[])
     };
     vec![
         packed(&execution, &[vec![first.clone()]], &[message]),

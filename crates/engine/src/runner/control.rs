@@ -11,10 +11,10 @@ impl Runner {
         // An unblocked run begins anew, and must not meet closures that still run.
         let is_waiting = self.run.stage.is_halted() && self.running_count() > 0;
         let obeyed = if is_waiting { self.seat.obey_but_unblock() } else { self.seat.obey(has_begun) };
-        let Some(entries) = obeyed.or_else(|| self.seat.expire(has_begun)) else {
+        let Some(entry) = obeyed.or_else(|| self.seat.expire(has_begun)) else {
             return false;
         };
-        for entry in entries {
+        if let Some(entry) = entry {
             self.run.follow(&entry);
             match entry.event {
                 // Entries that were recorded earlier are delivered earlier.

@@ -160,8 +160,8 @@ impl Runner {
             return true;
         }
         let record = StepRecord { op, outcome, attempt, input: options.input };
-        if let Ok(entries) = self.decide_from(site, Command::RecordStep(record)) {
-            self.run.undelivered.extend(entries);
+        if let Ok(entry) = self.decide_from(site, Command::RecordStep(record)) {
+            self.run.undelivered.extend(entry);
         }
         true
     }
@@ -199,9 +199,10 @@ impl Runner {
         }
     }
 
-    pub(super) fn deliver_all(&mut self, entries: &[Entry]) {
-        for entry in entries {
-            self.deliver(entry, None);
+    /// Delivers the entry of a decision.
+    pub(super) fn deliver_new(&mut self, entry: Option<Entry>) {
+        if let Some(entry) = entry {
+            self.deliver(&entry, None);
         }
     }
 
@@ -269,8 +270,8 @@ impl Runner {
         let message = format!("child{child} was given up before this code waited for it");
         let outcome = Outcome::Failure(Failure::new(FailureKind::Cancelled, message));
         let site = self.site(&op);
-        if let Ok(entries) = self.decide_from(site, Command::FinishChild { op, outcome }) {
-            self.deliver_all(&entries);
+        if let Ok(entry) = self.decide_from(site, Command::FinishChild { op, outcome }) {
+            self.deliver_new(entry);
         }
     }
 
@@ -373,8 +374,8 @@ impl Runner {
         if self.is_over_length() {
             return;
         }
-        if let Ok(entries) = self.decide_from(site, Command::StartChild { op, child, start }) {
-            self.deliver_all(&entries);
+        if let Ok(entry) = self.decide_from(site, Command::StartChild { op, child, start }) {
+            self.deliver_new(entry);
         }
     }
 
@@ -459,9 +460,9 @@ impl Runner {
             let record = StepRecord { op: op.clone(), outcome, attempt: 1, input: None };
             let command = Command::RecordStep(record).bounded(&bounds);
             let decision = execution.decide(command, now).unwrap_or_default();
-            let (entries, _) = decision.record_from(mark.clone(), &mut execution, now);
+            let (entry, _) = decision.record_from(mark.clone(), &mut execution, now);
             let record =
-                Record::of(entries.first().expect("a step may be recorded: the phase was checked before"));
+                Record::of(entry.as_ref().expect("a step may be recorded: the phase was checked before"));
             Transacted { keep, record, state: codec::encode(&execution) }
         };
         let (waiting, sites) = self.waiting();
@@ -496,8 +497,8 @@ impl Runner {
         if let Some(op) = op {
             let outcome = Outcome::Failure(fatal(refusal.to_string()));
             let record = StepRecord { op, outcome, attempt: 1, input: None };
-            if let Ok(entries) = self.decide_from(site, Command::RecordStep(record)) {
-                self.run.undelivered.extend(entries);
+            if let Ok(entry) = self.decide_from(site, Command::RecordStep(record)) {
+                self.run.undelivered.extend(entry);
             }
         }
         TurnResult::Progress

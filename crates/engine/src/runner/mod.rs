@@ -399,21 +399,19 @@ impl Runner {
     }
 
     /// Decides a command of the runner itself.
-    fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
+    fn decide(&mut self, command: Command) -> Result<Option<Entry>, Refusal> {
         self.decide_from(None, command)
     }
 
-    /// Decides a command of the code, which asked for it at this place, and follows the entries. A
+    /// Decides a command of the code, which asked for it at this place, and follows the entry. A
     /// refusal means that the phase changed meanwhile.
-    fn decide_from(&mut self, site: Option<Site>, command: Command) -> Result<Vec<Entry>, Refusal> {
+    fn decide_from(&mut self, site: Option<Site>, command: Command) -> Result<Option<Entry>, Refusal> {
         let is_numbered = !matches!(self.run.stage, Stage::Transacting(..));
         debug_assert!(is_numbered || planted(Bug::EntryNumberTwice), "its number is not known yet");
         let site = site.and_then(|site| self.mark(site));
-        let entries = self.seat.decide_from(site, command)?;
-        for entry in &entries {
-            self.run.follow(entry);
-        }
-        Ok(entries)
+        let entry = self.seat.decide_from(site, command)?;
+        entry.iter().for_each(|entry| self.run.follow(entry));
+        Ok(entry)
     }
 
     /// Returns where the code asked for an open operation.
@@ -478,8 +476,8 @@ impl Runner {
             Err(failure) => Command::Fail(failure.located(|| self.place())),
         };
         match self.decide(command) {
-            Ok(entries) => {
-                entries.into_iter().next_back().into_iter().for_each(|last| self.end(last.event));
+            Ok(entry) => {
+                entry.into_iter().for_each(|entry| self.end(entry.event));
                 TurnResult::Progress
             }
             Err(refusal) => TurnResult::End(End::Lost(format!("the end of the run was refused: {refusal}"))),

@@ -142,8 +142,8 @@ impl Runner {
         let Some(op) = active.open_op(id) else { return true };
         active.leave_lines(id);
         let site = active.site_of(id);
-        if let Ok(entries) = self.decide_from(site, Command::FireTimer { op }) {
-            self.deliver_all(&entries);
+        if let Ok(entry) = self.decide_from(site, Command::FireTimer { op }) {
+            self.deliver_new(entry);
         }
         true
     }
@@ -173,8 +173,8 @@ impl Runner {
         self.run.answers.remove(number);
         self.seat.consume(id);
         let site = self.site(&op);
-        if let Ok(entries) = self.decide_from(site, Command::FinishChild { op, outcome }) {
-            self.deliver_all(&entries);
+        if let Ok(entry) = self.decide_from(site, Command::FinishChild { op, outcome }) {
+            self.deliver_new(entry);
         }
         true
     }

@@ -59,10 +59,10 @@ impl Runner {
             _ => None,
         };
         let is_delivery = matches!(command, Command::ReceiveSignal { .. });
-        if let Ok(entries) = self.decide_from(site, command)
+        if let Ok(entry) = self.decide_from(site, command)
             && is_delivery
         {
-            self.deliver_all(&entries);
+            self.deliver_new(entry);
         }
         true
     }

@@ -13,7 +13,7 @@ use crate::batch::{Batch, Frequent};
 use crate::caches::CachedRow;
 use crate::error::Stop;
 use crate::job::Operation;
-use crate::journal::{self, Pack};
+use crate::journal::{self, Packs};
 use crate::mail::read_sum;
 use crate::place::{Columns, Holder, Place};
 use crate::rows::{LeaseState, Target, integer};
@@ -25,7 +25,7 @@ use crate::{sql, user_transaction};
 pub(crate) struct CommitWork {
     commit: Commit,
     /// Prepared on the caller's thread.
-    packs: Vec<Pack>,
+    packs: Packs,
     sheet: Draft,
 }
 
@@ -132,7 +132,7 @@ impl CommitWork {
             committed.transacted = Some(transacted.record);
         }
         let key = self.key();
-        for pack in &mut self.packs {
+        for pack in self.packs.iter_mut() {
             pack.append(batch, key, cached)?;
         }
         if let Some(first) = &self.commit.changes.next {

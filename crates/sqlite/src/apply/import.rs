@@ -124,14 +124,14 @@ fn write_runs(
     for (records, run) in runs.iter().zip(1..) {
         let (first, rest) = records.split_at(1);
         if run == 1 {
-            for pack in &mut journal::packed(first) {
+            for pack in journal::packed(first).iter_mut() {
                 pack.append_first(batch, (key, owner.clone()), cached)?;
             }
             cached.state.cold.first = cached.state.anchor.head;
         } else {
             journal::begin_run(batch, key, cached, first)?;
         }
-        for pack in &mut journal::packed(rest) {
+        for pack in journal::packed(rest).iter_mut() {
             pack.append(batch, key, cached)?;
         }
     }

@@ -100,7 +100,7 @@ impl Batch<'_> {
             return Ok(None);
         }
         let record = Record::of(&entry);
-        for pack in &mut journal::packed(std::slice::from_ref(&record)) {
+        for pack in journal::packed(std::slice::from_ref(&record)).iter_mut() {
             let happened = Some(Happening::Began as u8);
             let skip = Some(journal::owner_bytes(namespace, execution.address().id.as_str()));
             pack.write(self, &Link { row, key, previous: None, happened, skip })?;

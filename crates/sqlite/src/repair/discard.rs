@@ -349,10 +349,9 @@ fn write_journal(
     entries: &[Entry],
 ) -> Result<(i64, i64, u64), Stop> {
     let records: Vec<Record> = entries.iter().map(Record::of).collect();
-    let mut packs = journal::packed(&records);
-    let mut rows = Vec::with_capacity(packs.len());
+    let mut rows = Vec::new();
     let mut owner = Some(owner);
-    for pack in &mut packs {
+    for pack in journal::packed(&records).iter_mut() {
         let row = batch.caches.next_journal_row(batch.connection)?;
         let (previous, happened) = (rows.last().copied(), pack.happened);
         pack.write(batch, &Link { row, key, previous, happened, skip: owner.take() })?;

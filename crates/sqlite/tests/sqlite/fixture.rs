@@ -185,8 +185,8 @@ impl Seat {
         let mut records = Vec::new();
         for command in commands {
             let decision = held.execution.decide(command, now).expect("it may be decided");
-            let (entries, _) = decision.record(&mut held.execution, now);
-            records.extend(entries.iter().map(Record::of));
+            let (entry, _) = decision.record(&mut held.execution, now);
+            records.extend(entry.iter().map(Record::of));
         }
         held.version = expected.next();
         Commit {
@@ -255,8 +255,12 @@ impl Seat {
             let record = StepRecord { op, outcome, attempt: 1, input: None };
             let decision =
                 after.execution.decide(Command::RecordStep(record), now).expect("it may be decided");
-            let (entries, _) = decision.record(&mut after.execution, now);
-            Transacted { keep, record: Record::of(&entries[0]), state: codec::encode(&after.execution) }
+            let (entry, _) = decision.record(&mut after.execution, now);
+            Transacted {
+                keep,
+                record: Record::of(&entry.expect("a step is an entry")),
+                state: codec::encode(&after.execution),
+            }
         };
         let mut held = held.clone();
         Commit { transaction: Some(Transaction(Arc::new(run))), ..self.draft(&mut held, Vec::new()) }

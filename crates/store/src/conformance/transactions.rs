@@ -62,8 +62,9 @@ pub(super) fn transaction(
         let record = StepRecord { op, outcome, attempt: 1, input: None };
         let mut after = before.clone();
         let decision = after.decide(Command::RecordStep(record), now).expect("a step may be recorded");
-        let (entries, _) = decision.record(&mut after, now);
-        Transacted { keep, record: Record::of(&entries[0]), state: codec::encode(&after) }
+        let (entry, _) = decision.record(&mut after, now);
+        let entry = entry.expect("a step is an entry");
+        Transacted { keep, record: Record::of(&entry), state: codec::encode(&after) }
     };
     Commit { transaction: Some(Transaction(Arc::new(run))), ..subject.draft(held).commit() }
 }
