@@ -247,6 +247,13 @@ impl Builder {
         self
     }
 
+    /// Sets how long the future of a [`run`](crate::Abide::run) may be left unpolled before its
+    /// workflow goes on elsewhere (1 second). It may take twice as long.
+    pub fn host_patience(mut self, duration: Duration) -> Self {
+        self.options.host_patience = duration;
+        self
+    }
+
     /// Sets how long other processes on the same file may keep a call waiting (`busy_ms_max`, 5
     /// seconds).
     pub fn busy_ms_max(mut self, millis: u64) -> Self {

@@ -213,7 +213,7 @@ impl<C: Code> IntoFuture for Start<C> {
 ///
 /// On a task of the runtime that abide was opened in, the future itself polls the workflow: a step
 /// that blocks its thread blocks the task. If the future is not polled for a while
-/// ([`park_after`](crate::Builder::park_after)), the workflow goes on elsewhere.
+/// ([`host_patience`](crate::Builder::host_patience)), the workflow goes on elsewhere.
 #[must_use = "nothing is started unless it is awaited"]
 pub struct Run<C: Code> {
     abide: Abide,

@@ -1,19 +1,25 @@
 //! A caller that waits for a run polls the execution on its own task. Whatever the caller does, the
 //! execution goes on.
 
+#![expect(clippy::disallowed_methods, reason = "hosts are tasks of tokio")]
+
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide::prelude::*;
 use tokio::runtime::Runtime;
 use tokio::sync::{Barrier, Notify};
+use tokio::task::JoinHandle;
 
 /// The two sides of a step that waits.
 #[derive(Default)]
 struct Gate {
     has_begun: Notify,
     may_end: Notify,
+    is_asked: AtomicBool,
+    is_over: Notify,
 }
 
 #[workflow]
@@ -59,19 +65,23 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(secs(20), future).await.expect("it comes soon")
 }
 
+fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(future)
+}
+
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap()
 }
 
 async fn open<S: Send + Sync + 'static>(state: S) -> Abide {
-    Abide::builder("sqlite::memory:").state(state).park_after(ms(20)).open().await.unwrap()
+    Abide::builder("sqlite::memory:").state(state).host_patience(ms(20)).open().await.unwrap()
 }
 
 #[test]
 fn a_caller_is_the_host_of_what_it_waits_for() {
     runtime().block_on(async {
         let abide = open(()).await;
-        let hosted = tokio::spawn(async move {
+        let hosted = spawn(async move {
             let mine = tokio::task::id().to_string();
             (mine.clone(), abide.run(whose, ()).await.unwrap())
         });
@@ -85,7 +95,7 @@ fn a_hosted_execution_goes_on_when_its_caller_is_dropped() {
     runtime().block_on(async {
         let gate = Arc::new(Gate::default());
         let abide = open(gate.clone()).await;
-        let caller = tokio::spawn(abide.run(gated, 1).id("a").into_future());
+        let caller = spawn(abide.run(gated, 1).id("a").into_future());
         gate.has_begun.notified().await;
         caller.abort();
         assert!(caller.await.unwrap_err().is_cancelled());
@@ -99,7 +109,7 @@ fn a_caller_that_does_not_poll_holds_up_nobody() {
     runtime().block_on(async {
         let gate = Arc::new(Gate::default());
         let abide = open(gate.clone()).await;
-        let caller = tokio::spawn(async move {
+        let caller = spawn(async move {
             let mut run = pin!(abide.run(gated, 1).id("a").into_future());
             tokio::select! {
                 biased;
@@ -120,9 +130,9 @@ fn a_shutdown_waits_for_no_caller() {
     runtime().block_on(async {
         let gate = Arc::new(Gate::default());
         // Long enough that only the shutdown can have moved it.
-        let builder = Abide::builder("sqlite::memory:").state(gate.clone()).park_after(hours(1));
+        let builder = Abide::builder("sqlite::memory:").state(gate.clone()).host_patience(hours(1));
         let abide = builder.shutdown_grace(secs(60)).open().await.unwrap();
-        let caller = tokio::spawn(async move {
+        let caller = spawn(async move {
             let mut run = pin!(abide.run(gated, 1).id("a").into_future());
             tokio::select! {
                 biased;
@@ -136,12 +146,92 @@ fn a_shutdown_waits_for_no_caller() {
     });
 }
 
+/// Stays in one poll until somebody has asked for the shutdown.
+#[workflow]
+async fn is_polled_for_long(ctx: Ctx) -> Result<u64> {
+    let gate = ctx.state::<Arc<Gate>>();
+    ctx.step("wait", || async {
+        gate.has_begun.notify_one();
+        while !gate.is_asked.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        gate.may_end.notified().await;
+        Ok(1)
+    })
+    .await
+}
+
+#[test]
+fn a_shutdown_during_a_poll_waits_for_no_caller() {
+    runtime().block_on(async {
+        let gate = Arc::new(Gate::default());
+        let builder = Abide::builder("sqlite::memory:").state(gate.clone()).host_patience(hours(1));
+        let abide = builder.shutdown_grace(secs(60)).open().await.unwrap();
+        let (calling, over) = (abide.clone(), gate.clone());
+        let caller = spawn(async move {
+            let mut run = pin!(calling.run(is_polled_for_long, ()).id("a").into_future());
+            let _ = futures_util::poll!(&mut run);
+            // Not polled again until the shutdown is over.
+            soon(over.is_over.notified()).await;
+        });
+        gate.has_begun.notified().await;
+        let mut shutdown = pin!(abide.shutdown());
+        assert!(futures_util::poll!(&mut shutdown).is_pending());
+        gate.is_asked.store(true, Ordering::Release);
+        gate.may_end.notify_one();
+        soon(shutdown).await;
+        gate.is_over.notify_one();
+        soon(caller).await.unwrap();
+    });
+}
+
+/// On one thread, a caller that never waits would keep all others from theirs.
+#[test]
+fn a_caller_of_many_runs_gives_others_a_turn() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let abide = open(()).await;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let others = spawn({
+            let is_over = is_over.clone();
+            async move { is_over.store(true, Ordering::Relaxed) }
+        });
+        let caller = spawn(async move {
+            for count in 1.. {
+                abide.run(whose, ()).await.unwrap();
+                if is_over.load(Ordering::Relaxed) {
+                    return count;
+                }
+                assert!(count < 1_000, "nobody else had a turn");
+            }
+            0
+        });
+        others.await.unwrap();
+        assert!(caller.await.unwrap() > 0);
+    });
+}
+
+/// A thread that blocks on a run outlives its runtime, and has no timers then.
+#[test]
+fn a_thread_that_blocks_is_no_host() {
+    runtime().block_on(async {
+        let abide = open(()).await;
+        let blocking = tokio::task::spawn_blocking(move || {
+            let mine = tokio::task::id().to_string();
+            let task = tokio::runtime::Handle::current().block_on(abide.run(whose, ()).into_future());
+            (mine, task.unwrap())
+        });
+        let (caller, host) = blocking.await.unwrap();
+        assert_ne!(caller, host);
+    });
+}
+
 #[test]
 fn a_task_that_waits_for_many_hosts_one_of_them() {
     runtime().block_on(async {
         let state = Arc::new(Barrier::new(2));
         let abide = Abide::builder("sqlite::memory:").state(state).open().await.unwrap();
-        let both = tokio::spawn(async move {
+        let both = spawn(async move {
             let mine = tokio::task::id().to_string();
             let runs = [1, 2].map(|n| abide.run(meets, n).into_future());
             let tasks = futures_util::future::join_all(runs).await;

@@ -71,8 +71,11 @@ fn main() -> std::result::Result<(), Failed> {
     runtime.block_on(async {
         // A profiler slows the process down. That alone must not move an execution to another
         // session or park it.
-        let abide =
-            Abide::builder(format!("sqlite:{file}")).session_ttl(hours(1)).park_after(hours(1)).open();
+        let abide = Abide::builder(format!("sqlite:{file}"))
+            .session_ttl(hours(1))
+            .park_after(hours(1))
+            .host_patience(hours(1))
+            .open();
         let abide = abide.await?;
         round(&work, &abide).await?;
         wait_for_log(&format!("{file}-wal"))?;

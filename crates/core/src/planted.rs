@@ -121,6 +121,10 @@ bugs! {
     StartStranded = "start-stranded",
     /// A run whose future is dropped strands the execution that it hosts.
     HostStrands = "host-strands",
+    /// A caller of runs that need no waiting gives no other task a turn.
+    HostHogs = "host-hogs",
+    /// A shutdown during the poll of a hosted execution does not move it.
+    HostUnasked = "host-unasked",
     /// A caller that does not poll keeps the execution that it hosts.
     HostKeeps = "host-keeps",
     /// A request of unknown outcome is reported as failed.

@@ -1,6 +1,8 @@
 //! The operations from outside: start, send, watch.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
@@ -155,7 +157,7 @@ impl Client {
 
     /// Starts an execution, or attaches to it, and waits until it has ended.
     pub async fn run(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Event> {
-        if let Some(hosting) = self.engine.as_ref().and_then(|engine| engine.0.hosts.enter(&engine.0)) {
+        if let Some(hosting) = poll_fn(|cx| Poll::Ready(self.hosting(cx.waker()))).await {
             return self.run_here(hosting, id, start).await;
         }
         // Watched before it exists: for a new execution, no look into the store is needed to see
@@ -174,14 +176,26 @@ impl Client {
         Box::pin(self.ended_after(id, (&start, requested_at), is_attached)).await
     }
 
+    /// Makes the task that polls with this waker the host of a run, if it may be one.
+    fn hosting(&self, waker: &Waker) -> Option<Hosting> {
+        let engine = &self.engine.as_ref()?.0;
+        engine.hosts.enter(engine, waker)
+    }
+
     /// Does the same, and runs the execution on the task of the caller, if it is born here.
     async fn run_here(&self, hosting: Hosting, id: &ExecutionId, start: Arc<Start>) -> Result<Event> {
         let requested_at = self.requested_at(&start);
         let mut taken = self.begin(id, start.clone()).await?;
-        if let Some(leased) = taken.born.take()
-            && let Some(event) = hosting.run(leased).await
-        {
-            return Ok(event);
+        if let Some(leased) = taken.born.take() {
+            let mut hosted = hosting.run(leased);
+            let event = (&mut hosted).await;
+            if !hosted.has_waited() && !planted(Bug::HostHogs) {
+                yield_once().await;
+            }
+            drop(hosted);
+            if let Some(event) = event {
+                return Ok(event);
+            }
         }
         drop(hosting);
         Box::pin(self.ended_after(id, (&start, requested_at), taken.is_attached)).await
@@ -374,6 +388,20 @@ pub enum Sent {
     New,
     /// A message of this id had arrived before: nothing was sent.
     Known,
+}
+
+/// Gives other tasks a turn: a store may answer at once, and a caller that starts one execution
+/// after the other would keep its thread for ever.
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 fn pace(options: &Options) -> Pace {

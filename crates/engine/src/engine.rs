@@ -445,7 +445,7 @@ impl Inner {
         let pause = match end {
             End::Finished(event) => {
                 self.watchers.ended(&address.id, &event);
-                if let Some(host) = host {
+                if let Some(host) = &host {
                     host.end(event);
                 }
                 None
@@ -459,7 +459,12 @@ impl Inner {
             other => Some(self.pause_after(key, &address, other)),
         };
         if is_wanted {
-            Box::pin(self.recover_after((key, Some(lease)), pause)).await;
+            let recovery = Box::pin(self.clone().recover_after((key, Some(lease)), pause));
+            match host {
+                // Its caller need not wait until it can be read.
+                Some(_) => self.runtime.spawn(recovery),
+                None => recovery.await,
+            }
         }
     }
 

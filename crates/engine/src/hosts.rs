@@ -8,9 +8,12 @@
 //! is in the body of another branch. Nothing may wait for that:
 //!
 //! - A host that is dropped hands its execution over to a task of its own.
-//! - So does a host that was not polled for as long as an idle execution stays in memory
-//!   (`park_after`), at most for twice as long, and every host when the engine shuts down or loses
-//!   its session. Its caller is woken, and waits for the end as all others do.
+//! - So does a host that was not polled for `host_patience`, at most for twice as long, and every
+//!   host when the engine shuts down or loses its session. Its caller is woken, and waits for the
+//!   end as all others do.
+//!
+//! Only a task that polls the future itself is a host, and only while it does: a thread that blocks
+//! on the future, or another executor, could not run the code of a step.
 //!
 //! A task hosts one execution at a time. A task that waits for many, as with `join_all`, would run
 //! them one after the other, although there are more processors.
@@ -21,6 +24,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Event, KeyHasher};
@@ -49,6 +53,8 @@ pub(crate) struct Host {
     end: Mutex<Option<Event>>,
     /// Whether it has polled since somebody looked.
     has_polled: AtomicBool,
+    /// Whether its execution is to run on a task of its own.
+    is_given_up: AtomicBool,
 }
 
 /// An execution that runs until it leaves memory.
@@ -59,9 +65,9 @@ struct Running {
 }
 
 impl Hosts {
-    /// Makes the current task a host. Returns `None` if it must not be one.
-    pub(crate) fn enter(&self, engine: &Arc<Inner>) -> Option<Hosting> {
-        let task = engine.runtime.current_task()?;
+    /// Makes the task that polls with this waker a host. Returns `None` if it must not be one.
+    pub(crate) fn enter(&self, engine: &Arc<Inner>, waker: &Waker) -> Option<Hosting> {
+        let task = engine.runtime.current_task(waker)?;
         let mut state = self.lock();
         if engine.is_closing() || state.hosts.contains_key(&task) {
             return None;
@@ -101,9 +107,14 @@ impl Hosts {
     }
 }
 
+fn patience(engine: &Inner) -> BoxFuture<()> {
+    const PATIENCE_MIN: Duration = Duration::from_millis(1);
+    engine.runtime.sleep(engine.options.host_patience.max(PATIENCE_MIN))
+}
+
 /// Looks for hosts that do not poll, as long as there are hosts.
 async fn watch(engine: Weak<Inner>) {
-    while let Some(pause) = engine.upgrade().map(|engine| engine.runtime.sleep(engine.options.park_after)) {
+    while let Some(pause) = engine.upgrade().map(|engine| patience(&engine)) {
         pause.await;
         let Some(engine) = engine.upgrade() else { return };
         if !engine.hosts.look(&engine) {
@@ -118,8 +129,11 @@ impl Host {
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
     }
 
-    /// Has the execution run on a task of its own. One that is polled at this moment stays.
+    /// Has the execution run on a task of its own. If it is polled at this moment, or is not there
+    /// yet, its host sees to that after the poll.
     fn give_up(&self, engine: &Inner) {
+        // Before the lock is tried: a host that has released it looks at this.
+        self.is_given_up.store(!planted(Bug::HostUnasked), Ordering::SeqCst);
         let Ok(mut running) = self.running.try_lock() else { return };
         if let Some(Running { future, waker }) = running.take() {
             drop(running);
@@ -144,7 +158,8 @@ impl Hosting {
     /// Hosts an execution that was just leased. The future resolves with the event that ended it,
     /// or with `None` if it has left this task otherwise. Dropping it hands the execution over.
     pub(crate) fn run(&self, leased: Box<Leased>) -> Hosted<'_> {
-        Hosted { hosting: self, future: self.engine.seated(leased, Source::Told, Some(self.host.clone())) }
+        let future = self.engine.seated(leased, Source::Told, Some(self.host.clone()));
+        Hosted { hosting: self, future, has_waited: false }
     }
 }
 
@@ -159,19 +174,23 @@ pub(crate) struct Hosted<'a> {
     hosting: &'a Hosting,
     /// The execution, until it was polled.
     future: Option<BoxFuture<()>>,
+    has_waited: bool,
 }
 
-impl Future for Hosted<'_> {
-    type Output = Option<Event>;
+impl Hosted<'_> {
+    /// Whether its caller has had to wait for it. If not, nothing has given other tasks a turn.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.has_waited
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+    /// Polls the execution. Returns `None` if it was given up: its caller waits for it in another
+    /// way.
+    fn poll_running(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let host = &self.hosting.host;
-        host.has_polled.store(true, Ordering::Relaxed);
         let mut running = host.lock();
         if let Some(future) = self.future.take() {
             *running = Some(Running { future, waker: cx.waker().clone() });
         }
-        // It was given up: its caller waits for it in another way.
         let Some(Running { future, waker }) = &mut *running else { return Poll::Ready(None) };
         if future.as_mut().poll(cx).is_ready() {
             *running = None;
@@ -182,11 +201,45 @@ impl Future for Hosted<'_> {
     }
 }
 
+impl Future for Hosted<'_> {
+    type Output = Option<Event>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let Hosting { engine, task, host } = self.hosting;
+        host.has_polled.store(true, Ordering::Relaxed);
+        // Its future may have been moved to where no code of a step can run.
+        let is_host = engine.runtime.current_task(cx.waker()) == Some(*task);
+        if !is_host || host.is_given_up.load(Ordering::SeqCst) {
+            self.hand_over();
+            return Poll::Ready(None);
+        }
+        let polled = self.poll_running(cx);
+        if polled.is_pending() {
+            self.has_waited = true;
+            // Asked for during the poll, and after the lock is released.
+            if host.is_given_up.load(Ordering::SeqCst) {
+                self.hand_over();
+                return Poll::Ready(None);
+            }
+        }
+        polled
+    }
+}
+
+impl Hosted<'_> {
+    /// Has the execution run on a task of its own, if it is still here.
+    fn hand_over(&mut self) {
+        let running = self.hosting.host.lock().take().map(|running| running.future);
+        if let Some(future) = self.future.take().or(running) {
+            self.hosting.engine.runtime.spawn(future);
+        }
+    }
+}
+
 impl Drop for Hosted<'_> {
     fn drop(&mut self) {
-        let running = self.hosting.host.lock().take().map(|running| running.future);
-        if let Some(future) = self.future.take().or(running).filter(|_| !planted(Bug::HostStrands)) {
-            self.hosting.engine.runtime.spawn(future);
+        if !planted(Bug::HostStrands) {
+            self.hand_over();
         }
     }
 }

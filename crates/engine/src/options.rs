@@ -34,6 +34,9 @@ pub struct Options {
     pub mail_bytes_max: usize,
     /// How long an execution that only waits stays in memory.
     pub park_after: Duration,
+    /// How long a caller that hosts its execution may leave it unpolled, before it runs on a task of
+    /// its own.
+    pub host_patience: Duration,
     /// How long an execution stays in memory beyond that for an await that is no operation, such as
     /// a timer of another library. It is reported if it wakes the code meanwhile.
     pub foreign_patience: Duration,
@@ -84,6 +87,7 @@ impl Default for Options {
             request_count_max: 50_000,
             mail_bytes_max: 1 << 20,
             park_after: Duration::from_secs(1),
+            host_patience: Duration::from_secs(1),
             foreign_patience: Duration::from_secs(60),
             announce_after: Duration::from_millis(20),
             session_ttl: Duration::from_secs(15),

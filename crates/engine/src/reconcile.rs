@@ -78,7 +78,7 @@ fn recover(engine: &Arc<Inner>, key: ExecutionKey, lease: Lease) {
     }
     let recovering = engine.clone();
     engine.runtime.spawn(Box::pin(async move {
-        recovering.recover_after((key, Some(lease)), None).await;
+        recovering.clone().recover_after((key, Some(lease)), None).await;
         if recovering.is_resident(key) {
             tracing::warn!(key = key.0, "a lease that no answer told of is taken up");
         }

@@ -87,13 +87,13 @@ impl Inner {
     /// ours.
     pub(crate) async fn recover(self: &Arc<Self>, key: ExecutionKey, lease: Option<Lease>) {
         if self.residents().want(key) {
-            self.recover_after((key, lease), None).await;
+            self.clone().recover_after((key, lease), None).await;
         }
     }
 
     /// Does the same for an execution that is already wanted.
     pub(crate) async fn recover_after(
-        self: &Arc<Self>,
+        self: Arc<Self>,
         (key, lease): (ExecutionKey, Option<Lease>),
         pause: Option<Duration>,
     ) {

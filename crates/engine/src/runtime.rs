@@ -1,8 +1,9 @@
 //! Time, tasks and chance: everything that the engine takes from outside comes through here.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::task::{Poll, RawWakerVTable, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use abide_core::Timestamp;
@@ -70,9 +71,10 @@ pub trait Runtime: Clock {
     /// Runs a future that must not wait behind others, such as a heartbeat.
     fn spawn_urgent(&self, name: &str, future: BoxFuture<()>);
 
-    /// Returns the task that calls, if it is one of this runtime and may
-    /// [host](crate::hosts) an execution.
-    fn current_task(&self) -> Option<TaskNumber> {
+    /// Returns the task that polls a future with this waker, if it is one of this runtime and polls
+    /// the future itself: then it may [host](crate::hosts) an execution.
+    fn current_task(&self, waker: &Waker) -> Option<TaskNumber> {
+        let _ = waker;
         None
     }
 
@@ -123,14 +125,22 @@ impl Stopwatch {
 pub struct TokioRuntime {
     handle: tokio::runtime::Handle,
     began: Instant,
+    /// The table of functions of a task's own waker, once a task has shown it.
+    task_wakers: Arc<OnceLock<&'static RawWakerVTable>>,
 }
 
 impl TokioRuntime {
     /// Returns the runtime that the caller runs on, or `None` outside tokio.
-    #[expect(clippy::disallowed_methods, reason = "this is the home of the monotonic clock")]
+    #[expect(clippy::disallowed_methods, reason = "this is the home of the monotonic clock and of tasks")]
     pub fn current() -> Option<Arc<Self>> {
         let handle = tokio::runtime::Handle::try_current().ok()?;
-        Some(Arc::new(Self { handle, began: Instant::now() }))
+        let task_wakers = Arc::new(OnceLock::new());
+        let learnt = task_wakers.clone();
+        handle.spawn(poll_fn(move |cx| {
+            let _ = learnt.set(cx.waker().vtable());
+            Poll::Ready(())
+        }));
+        Some(Arc::new(Self { handle, began: Instant::now(), task_wakers }))
     }
 }
 
@@ -205,7 +215,12 @@ impl Runtime for TokioRuntime {
         }
     }
 
-    fn current_task(&self) -> Option<TaskNumber> {
+    fn current_task(&self, waker: &Waker) -> Option<TaskNumber> {
+        // Not the waker of a thread that blocks on the future, nor of a combinator, nor of another
+        // execution's code.
+        if !std::ptr::eq(*self.task_wakers.get()?, waker.vtable()) {
+            return None;
+        }
         let task = tokio::task::try_id()?;
         // A closure of the execution may use the timers and sockets of this runtime.
         let here = tokio::runtime::Handle::try_current().ok()?;

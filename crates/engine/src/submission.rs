@@ -160,7 +160,11 @@ impl Future for Submitting<'_> {
         let submission = self.submission.as_mut().expect("a request that has ended is not polled again");
         loop {
             if let Poll::Ready(answer) = std::task::ready!(submission.poll_once(client, cx)) {
-                self.submission = None;
+                match &answer {
+                    // An attempt before the last one may have happened, and be a lease.
+                    Err(Error::Indeterminate { .. }) => submission.stage = Asking::Next,
+                    _ => self.submission = None,
+                }
                 return Poll::Ready(answer);
             }
             if let Some(error) = submission.give_up() {

@@ -11,10 +11,13 @@ impl TaskWaker {
     /// Remembers the waker of the task's last poll.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*known {
-            Some(known) if known.will_wake(waker) => {}
-            _ => *known = Some(waker.clone()),
+        if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            return;
         }
+        let former = known.replace(waker.clone());
+        drop(known);
+        // Outside of the lock: it may be the last one to hold values of users.
+        drop(former);
     }
 
     /// Has the task polled again.

@@ -274,13 +274,15 @@ impl Runner {
     }
 
     /// Does new things until the code has something to do, or nothing more can be done. Returns
-    /// whether it did any. Orders and answers wait for the next turn, as long as a commit's worth
-    /// of news takes.
+    /// whether it did any. Orders and answers wait for the next turn.
     fn go_on(&mut self) -> bool {
-        for done_count in 0..TURN_COUNT_MAX {
+        // Enough for a step or a child from one poll of the code to the next.
+        const DONE_COUNT_MAX: usize = 8;
+        for done_count in 0..DONE_COUNT_MAX {
             let is_over = || {
                 let is_full = self.seat.news_count() >= NEWS_COUNT_MAX;
-                is_full || !self.run.stage.is_live() || self.is_code_ready()
+                let is_late = || self.seat.expires_at().is_some_and(|at| at <= self.seat.now());
+                is_full || !self.run.stage.is_live() || self.is_code_ready() || is_late()
             };
             if (done_count > 0 && is_over()) || !self.live() {
                 return done_count > 0;
