@@ -247,8 +247,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long the future of a [`run`](crate::Abide::run) may be left unpolled before its
-    /// workflow goes on elsewhere (1 second). It may take twice as long.
+    /// Sets how long the future of a [`run`](crate::Abide::run) that was woken may be left unpolled
+    /// before its workflow goes on elsewhere (1 second). It may take twice as long.
     pub fn host_patience(mut self, duration: Duration) -> Self {
         self.options.host_patience = duration;
         self

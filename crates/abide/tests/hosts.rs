@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use abide::Builder;
 use abide::prelude::*;
 use tokio::runtime::Runtime;
 use tokio::sync::{Barrier, Notify};
@@ -19,6 +20,7 @@ struct Gate {
     has_begun: Notify,
     may_end: Notify,
     is_asked: AtomicBool,
+    has_polled: Notify,
     is_over: Notify,
 }
 
@@ -74,19 +76,32 @@ fn runtime() -> Runtime {
 }
 
 async fn open<S: Send + Sync + 'static>(state: S) -> Abide {
-    Abide::builder("sqlite::memory:").state(state).host_patience(ms(20)).open().await.unwrap()
+    opened(Abide::builder("sqlite::memory:").state(state).host_patience(ms(20))).await
+}
+
+/// Opens a worker, and waits until it knows the tasks of its runtime.
+async fn opened(builder: Builder) -> Abide {
+    let abide = builder.open().await.unwrap();
+    soon(async {
+        while !is_host(abide.clone()).await {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    abide
+}
+
+/// Whether a task that waits for a run is its host.
+async fn is_host(abide: Abide) -> bool {
+    let caller = async move { tokio::task::id().to_string() == abide.run(whose, ()).await.unwrap() };
+    spawn(caller).await.unwrap()
 }
 
 #[test]
 fn a_caller_is_the_host_of_what_it_waits_for() {
     runtime().block_on(async {
         let abide = open(()).await;
-        let hosted = spawn(async move {
-            let mine = tokio::task::id().to_string();
-            (mine.clone(), abide.run(whose, ()).await.unwrap())
-        });
-        let (caller, host) = hosted.await.unwrap();
-        assert_eq!(caller, host);
+        assert!(is_host(abide).await);
     });
 }
 
@@ -131,7 +146,7 @@ fn a_shutdown_waits_for_no_caller() {
         let gate = Arc::new(Gate::default());
         // Long enough that only the shutdown can have moved it.
         let builder = Abide::builder("sqlite::memory:").state(gate.clone()).host_patience(hours(1));
-        let abide = builder.shutdown_grace(secs(60)).open().await.unwrap();
+        let abide = opened(builder.shutdown_grace(secs(60))).await;
         let caller = spawn(async move {
             let mut run = pin!(abide.run(gated, 1).id("a").into_future());
             tokio::select! {
@@ -166,11 +181,12 @@ fn a_shutdown_during_a_poll_waits_for_no_caller() {
     runtime().block_on(async {
         let gate = Arc::new(Gate::default());
         let builder = Abide::builder("sqlite::memory:").state(gate.clone()).host_patience(hours(1));
-        let abide = builder.shutdown_grace(secs(60)).open().await.unwrap();
+        let abide = opened(builder.shutdown_grace(secs(60))).await;
         let (calling, over) = (abide.clone(), gate.clone());
         let caller = spawn(async move {
             let mut run = pin!(calling.run(is_polled_for_long, ()).id("a").into_future());
             let _ = futures_util::poll!(&mut run);
+            over.has_polled.notify_one();
             // Not polled again until the shutdown is over.
             soon(over.is_over.notified()).await;
         });
@@ -178,6 +194,7 @@ fn a_shutdown_during_a_poll_waits_for_no_caller() {
         let mut shutdown = pin!(abide.shutdown());
         assert!(futures_util::poll!(&mut shutdown).is_pending());
         gate.is_asked.store(true, Ordering::Release);
+        gate.has_polled.notified().await;
         gate.may_end.notify_one();
         soon(shutdown).await;
         gate.is_over.notify_one();
@@ -192,22 +209,20 @@ fn a_caller_of_many_runs_gives_others_a_turn() {
     runtime.block_on(async {
         let abide = open(()).await;
         let is_over = Arc::new(AtomicBool::new(false));
-        let others = spawn({
-            let is_over = is_over.clone();
-            async move { is_over.store(true, Ordering::Relaxed) }
-        });
+        let over = is_over.clone();
         let caller = spawn(async move {
-            for count in 1.. {
-                abide.run(whose, ()).await.unwrap();
-                if is_over.load(Ordering::Relaxed) {
+            for count in 0..1_000 {
+                if over.load(Ordering::Relaxed) {
                     return count;
                 }
-                assert!(count < 1_000, "nobody else had a turn");
+                abide.run(whose, ()).await.unwrap();
             }
-            0
+            panic!("nobody else had a turn");
         });
-        others.await.unwrap();
+        // Behind the caller in line.
+        let other = spawn(async move { is_over.store(true, Ordering::Relaxed) });
         assert!(caller.await.unwrap() > 0);
+        other.await.unwrap();
     });
 }
 
@@ -230,7 +245,7 @@ fn a_thread_that_blocks_is_no_host() {
 fn a_task_that_waits_for_many_hosts_one_of_them() {
     runtime().block_on(async {
         let state = Arc::new(Barrier::new(2));
-        let abide = Abide::builder("sqlite::memory:").state(state).open().await.unwrap();
+        let abide = opened(Abide::builder("sqlite::memory:").state(state)).await;
         let both = spawn(async move {
             let mine = tokio::task::id().to_string();
             let runs = [1, 2].map(|n| abide.run(meets, n).into_future());

@@ -8,9 +8,9 @@
 //! is in the body of another branch. Nothing may wait for that:
 //!
 //! - A host that is dropped hands its execution over to a task of its own.
-//! - So does a host that was not polled for `host_patience`, at most for twice as long, and every
-//!   host when the engine shuts down or loses its session. Its caller is woken, and waits for the
-//!   end as all others do.
+//! - So does a host that was woken and did not poll for `host_patience`, at most for twice as
+//!   long, and every host when the engine shuts down or loses its session. Its caller is woken, and
+//!   waits for the end as all others do. A host that has no reason to poll is left alone.
 //!
 //! Only a task that polls the future itself is a host, and only while it does: a thread that blocks
 //! on the future, or another executor, could not run the code of a step.
@@ -23,7 +23,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
@@ -33,6 +33,7 @@ use abide_store::Leased;
 use crate::engine::Inner;
 use crate::residents::Source;
 use crate::runtime::{BoxFuture, TaskNumber};
+use crate::task_waker::TaskWaker;
 
 /// The tasks that host an execution.
 #[derive(Default)]
@@ -48,20 +49,30 @@ struct State {
 /// A caller that polls an execution.
 #[derive(Default)]
 pub(crate) struct Host {
-    running: Mutex<Option<Running>>,
+    /// The execution, which runs until it leaves memory.
+    running: Mutex<Option<BoxFuture<()>>>,
+    /// The waker of the caller.
+    caller: TaskWaker,
     /// The event that ended the execution.
     end: Mutex<Option<Event>>,
-    /// Whether it has polled since somebody looked.
-    has_polled: AtomicBool,
+    /// Whether it was woken since it polled last.
+    is_woken: AtomicBool,
+    /// Whether it was woken already when somebody looked last.
+    is_late: AtomicBool,
     /// Whether its execution is to run on a task of its own.
     is_given_up: AtomicBool,
 }
 
-/// An execution that runs until it leaves memory.
-struct Running {
-    future: BoxFuture<()>,
-    /// The waker of the caller.
-    waker: Waker,
+/// A host is woken in place of its caller: so it is known whether the caller has a reason to poll.
+impl Wake for Host {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.caller.wake();
+    }
 }
 
 impl Hosts {
@@ -88,17 +99,16 @@ impl Hosts {
         hosts.iter().for_each(|host| host.give_up(engine));
     }
 
-    /// Does the same for the hosts that have not polled since the last call. Returns whether there
-    /// are hosts.
+    /// Does the same for the hosts that were woken before the last call and have not polled since.
+    /// Returns whether there are hosts.
     fn look(&self, engine: &Inner) -> bool {
-        let (idle, is_empty): (Vec<_>, bool) = {
+        let (late, is_empty): (Vec<_>, bool) = {
             let mut state = self.lock();
-            let is_idle = |host: &&Arc<Host>| !host.has_polled.swap(false, Ordering::Relaxed);
-            let idle = state.hosts.values().filter(is_idle).cloned().collect();
+            let late = state.hosts.values().filter(|host| host.look()).cloned().collect();
             state.is_watched = !state.hosts.is_empty();
-            (idle, state.hosts.is_empty())
+            (late, state.hosts.is_empty())
         };
-        idle.iter().filter(|_| !planted(Bug::HostKeeps)).for_each(|host| host.give_up(engine));
+        late.iter().filter(|_| !planted(Bug::HostKeeps)).for_each(|host| host.give_up(engine));
         !is_empty
     }
 
@@ -124,6 +134,12 @@ async fn watch(engine: Weak<Inner>) {
 }
 
 impl Host {
+    /// Whether it was woken before the last look and has not polled since.
+    fn look(&self) -> bool {
+        let is_woken = self.is_woken.load(Ordering::Acquire);
+        self.is_late.swap(is_woken, Ordering::Relaxed) && is_woken
+    }
+
     /// Takes the event that ended the execution.
     pub(crate) fn end(&self, event: Event) {
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
@@ -135,14 +151,14 @@ impl Host {
         // Before the lock is tried: a host that has released it looks at this.
         self.is_given_up.store(!planted(Bug::HostUnasked), Ordering::SeqCst);
         let Ok(mut running) = self.running.try_lock() else { return };
-        if let Some(Running { future, waker }) = running.take() {
+        if let Some(future) = running.take() {
             drop(running);
             engine.runtime.spawn(future);
-            waker.wake();
+            self.caller.wake();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+    fn lock(&self) -> MutexGuard<'_, Option<BoxFuture<()>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,7 +175,7 @@ impl Hosting {
     /// or with `None` if it has left this task otherwise. Dropping it hands the execution over.
     pub(crate) fn run(&self, leased: Box<Leased>) -> Hosted<'_> {
         let future = self.engine.seated(leased, Source::Told, Some(self.host.clone()));
-        Hosted { hosting: self, future, has_waited: false }
+        Hosted { hosting: self, future, waker: self.host.clone().into(), has_waited: false }
     }
 }
 
@@ -174,6 +190,8 @@ pub(crate) struct Hosted<'a> {
     hosting: &'a Hosting,
     /// The execution, until it was polled.
     future: Option<BoxFuture<()>>,
+    /// The waker of the host.
+    waker: Waker,
     has_waited: bool,
 }
 
@@ -185,18 +203,17 @@ impl Hosted<'_> {
 
     /// Polls the execution. Returns `None` if it was given up: its caller waits for it in another
     /// way.
-    fn poll_running(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll_running(&mut self) -> Poll<Option<Event>> {
         let host = &self.hosting.host;
         let mut running = host.lock();
         if let Some(future) = self.future.take() {
-            *running = Some(Running { future, waker: cx.waker().clone() });
+            *running = Some(future);
         }
-        let Some(Running { future, waker }) = &mut *running else { return Poll::Ready(None) };
-        if future.as_mut().poll(cx).is_ready() {
+        let Some(future) = &mut *running else { return Poll::Ready(None) };
+        if future.as_mut().poll(&mut Context::from_waker(&self.waker)).is_ready() {
             *running = None;
             return Poll::Ready(host.end.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
-        waker.clone_from(cx.waker());
         Poll::Pending
     }
 }
@@ -206,14 +223,17 @@ impl Future for Hosted<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let Hosting { engine, task, host } = self.hosting;
-        host.has_polled.store(true, Ordering::Relaxed);
+        host.caller.register(cx.waker());
+        // Before the poll: a wake during it is a reason for the next one.
+        host.is_late.store(false, Ordering::Relaxed);
+        host.is_woken.store(false, Ordering::Release);
         // Its future may have been moved to where no code of a step can run.
         let is_host = engine.runtime.current_task(cx.waker()) == Some(*task);
         if !is_host || host.is_given_up.load(Ordering::SeqCst) {
             self.hand_over();
             return Poll::Ready(None);
         }
-        let polled = self.poll_running(cx);
+        let polled = self.poll_running();
         if polled.is_pending() {
             self.has_waited = true;
             // Asked for during the poll, and after the lock is released.
@@ -229,7 +249,7 @@ impl Future for Hosted<'_> {
 impl Hosted<'_> {
     /// Has the execution run on a task of its own, if it is still here.
     fn hand_over(&mut self) {
-        let running = self.hosting.host.lock().take().map(|running| running.future);
+        let running = self.hosting.host.lock().take();
         if let Some(future) = self.future.take().or(running) {
             self.hosting.engine.runtime.spawn(future);
         }

@@ -34,8 +34,8 @@ pub struct Options {
     pub mail_bytes_max: usize,
     /// How long an execution that only waits stays in memory.
     pub park_after: Duration,
-    /// How long a caller that hosts its execution may leave it unpolled, before it runs on a task of
-    /// its own.
+    /// How long a caller that hosts its execution, and was woken, may leave it unpolled before it
+    /// runs on a task of its own.
     pub host_patience: Duration,
     /// How long an execution stays in memory beyond that for an await that is no operation, such as
     /// a timer of another library. It is reported if it wakes the code meanwhile.
