@@ -121,7 +121,7 @@ bugs! {
     StartStranded = "start-stranded",
     /// A run whose future is dropped strands the execution that it hosts.
     HostStrands = "host-strands",
-    /// A caller of runs that need no waiting gives no other task a turn.
+    /// A caller of runs that need no waiting leaves no other task a turn.
     HostHogs = "host-hogs",
     /// A shutdown during the poll of a hosted execution does not move it.
     HostUnasked = "host-unasked",

@@ -390,7 +390,7 @@ pub enum Sent {
     Known,
 }
 
-/// Gives other tasks a turn: a store may answer at once, and a caller that starts one execution
+/// Lets other tasks have a turn: a store may answer at once, and a caller that starts one execution
 /// after the other would keep its thread for ever.
 async fn yield_once() {
     let mut has_yielded = false;
