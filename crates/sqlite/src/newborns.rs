@@ -17,12 +17,14 @@
 //!
 //! It is seldom much too low, because old newborns settle.
 
+use std::collections::BTreeMap;
+
 use abide_core::planted::{Bug, planted};
 use abide_core::{Epoch, SessionId};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::batch::Batch;
-use crate::caches::{ByKey, BySession};
+use crate::caches::BySession;
 use crate::error::Stop;
 use crate::place::{self, Holder, Place};
 use crate::rows::{integer, number};
@@ -31,10 +33,8 @@ use crate::sql;
 /// The most newborns that settle with one heartbeat.
 const SETTLED_COUNT_MAX: usize = 128;
 
-/// The newborns of one session, each with the number of heartbeats before its birth. Only
-/// heartbeats need their order, and look at all of them: a sorted map would cost every birth and
-/// every end several times as much.
-pub(crate) type OfSession = ByKey<u64>;
+/// The newborns of one session, each with the number of heartbeats before its birth.
+pub(crate) type OfSession = BTreeMap<i64, u64>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Newborns {
@@ -83,17 +83,14 @@ impl Newborns {
 
     /// Returns the lowest key of a session's newborns.
     fn first(&self, session: SessionId) -> Option<i64> {
-        self.known.get(&session)?.keys().min().copied()
+        self.known.get(&session)?.keys().next().copied()
     }
 
     /// Returns the newborns of a session that are old enough to settle, up to a bound.
     fn old(&self, session: SessionId, beat_count: u64) -> Vec<i64> {
         let known = self.known.get(&session).into_iter().flatten();
-        let old = known.filter(|(_, beat)| **beat + 2 <= beat_count);
-        let mut keys: Vec<i64> = old.map(|(key, _)| *key).collect();
-        keys.sort_unstable();
-        keys.truncate(SETTLED_COUNT_MAX);
-        keys
+        let old = known.take_while(|(_, beat)| **beat + 2 <= beat_count);
+        old.take(SETTLED_COUNT_MAX).map(|(key, _)| *key).collect()
     }
 
     pub(crate) fn mark(&self) -> usize {

@@ -148,7 +148,7 @@ pub(crate) fn counted(
         let (Ok(epoch), Ok(place)) = (epoch(row, 1), Place::read(row, 2)) else { continue };
         count(row.get(0)?, epoch, place.holder().map_or(0, |holder| holder.beat));
     }
-    let mut newborns = newborns::OfSession::default();
+    let mut newborns = newborns::OfSession::new();
     for newborns::Found { key, lease } in newborns::found(connection, session)? {
         // An unreadable lease belongs to nobody. But its row must be found when the session ends.
         newborns.insert(key, lease.map_or(0, |(_, beat)| beat));
