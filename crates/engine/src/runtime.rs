@@ -72,7 +72,7 @@ pub trait Runtime: Clock {
     fn spawn_urgent(&self, name: &str, future: BoxFuture<()>);
 
     /// Returns the task that polls a future with this waker, if it is one of this runtime and polls
-    /// the future itself: then it may [host](crate::hosts) an execution.
+    /// the future itself: then it may host an execution.
     fn current_task(&self, waker: &Waker) -> Option<TaskNumber> {
         let _ = waker;
         None
