@@ -1,7 +1,7 @@
 //! Executions that run on the tasks of their callers.
 //!
 //! A caller that starts an execution and waits for its end has a task already. A second one would
-//! cost a tenth of a short execution, most of it for the way from task to task. So the caller's
+//! cost a twentieth of a short execution, most of it for the way from task to task. So the caller's
 //! future polls the execution itself, as its *host*.
 //!
 //! A host may stop polling: it is dropped, or its task is busy with something else, as a `select!`
