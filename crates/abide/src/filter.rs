@@ -158,7 +158,7 @@ impl Listed {
             run: listed.run,
             tags: listed.tags.iter().map(|tag| (tag.key.to_string(), tag.value.to_string())).collect(),
             key: listed.key.0,
-            waiting: listed.summary.waiting,
+            waiting: listed.summary.waiting.into_vec(),
             wake_at: listed.summary.wake_at,
             created_at: listed.created_at,
         }

@@ -468,7 +468,7 @@ async fn write_as_newer(lab: &Lab) {
     let mut state = codec::encode(&leased.execution);
     state[0] += 1;
     let changes = Changes {
-        records: Vec::new(),
+        records: Default::default(),
         next: None,
         state,
         summary: leased.execution.summary(&[]),

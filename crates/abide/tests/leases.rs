@@ -82,7 +82,7 @@ async fn give_back(store: &Arc<dyn Store>, id: &str, hold: Hold) {
     let found = snapshot(store, id).await;
     let lease = Lease { session: found.lease.session.unwrap(), epoch: found.lease.epoch };
     let changes = Changes {
-        records: Vec::new(),
+        records: Default::default(),
         next: None,
         state: codec::encode(&found.execution),
         summary: found.summary,

@@ -87,7 +87,7 @@ pub use route::{Ability, Kind, Route};
 pub use run::Began;
 pub use site::{SiteMark, Sites};
 pub use start::{Parent, Start, StartMatch, Tag, child_id, start_matches};
-pub use summary::{Listens, Status, Summary, Waiting};
+pub use summary::{Listens, Status, Summary, WaitSites, Waiting, Waits};
 pub use suspicion::{Proof, Stand, Suspicion};
 pub use time::Timestamp;
 pub use tree::{Descent, TreeChange, TreeOrder};

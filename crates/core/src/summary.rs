@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use crate::grow::growable;
 use crate::planted::{Bug, planted};
@@ -207,6 +208,12 @@ fn deaths(count: usize) -> String {
     if count == 1 { "1 death".to_owned() } else { format!("{count} deaths") }
 }
 
+/// The waits of an execution. Most have one.
+pub type Waits = SmallVec<[Waiting; 1]>;
+
+/// For each wait, where the code asked for it, if that is known.
+pub type WaitSites = Option<SmallVec<[Option<Arc<str>>; 1]>>;
+
 /// The indexed row that a store keeps of an execution, beside its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
@@ -222,7 +229,7 @@ pub struct Summary {
     pub care_at: Option<Timestamp>,
     /// A bounded excerpt of its waits. An excerpt that leaves some out has at least one wait with a
     /// closure behind it, if any exists.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Waits,
     /// The lease of the caretaker that wrote this, if only caretakers held the execution until
     /// then: its code was never called.
     pub cared_epoch: Option<Epoch>,
@@ -233,7 +240,7 @@ pub struct Summary {
     /// code has not asked for.
     pub unclaimed: Option<Unclaimed>,
     /// For each of `waiting`, in its order, where the code asked for it.
-    pub sites: Option<Vec<Option<Arc<str>>>>,
+    pub sites: WaitSites,
 }
 
 growable!(Summary {
@@ -298,7 +305,7 @@ impl Execution {
             listens,
             wake_at: Some(wake_at),
             care_at: self.care_at(),
-            waiting: Vec::new(),
+            waiting: Waits::new(),
             cared_epoch: None,
             suspicion: None,
             unclaimed: None,
@@ -315,7 +322,7 @@ impl Execution {
             listens: self.listens(waiting),
             wake_at: timers.chain(self.expires_at()).min(),
             care_at: self.care_at(),
-            waiting: if active { excerpt(waiting) } else { Vec::new() },
+            waiting: if active { excerpt(waiting) } else { Waits::new() },
             cared_epoch: None,
             suspicion: None,
             unclaimed: None,
@@ -334,9 +341,9 @@ impl Execution {
 
 /// Returns at most as many waits as a summary holds. If there are more, waits that are not still go
 /// first, so that the excerpt [stands still](Summary::stands_still) only if all waits do.
-fn excerpt(waiting: &[Waiting]) -> Vec<Waiting> {
+fn excerpt(waiting: &[Waiting]) -> Waits {
     if waiting.len() <= Summary::WAITING_COUNT_MAX {
-        return waiting.to_vec();
+        return waiting.iter().cloned().collect();
     }
     let restless = waiting.iter().filter(|wait| !wait.is_still());
     let still = waiting.iter().filter(|wait| wait.is_still());

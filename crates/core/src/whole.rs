@@ -5,6 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use smallvec::SmallVec;
+
 use crate::{
     Address, Body, Bounds, Entry, Event, Execution, Message, MessageId, Op, Phase, Refusal, Status, Summary,
     Timestamp, TooLarge, parking,
@@ -136,7 +138,7 @@ impl Whole<'_> {
         // These are only shown to people: the places of the waits, and the hint at a renamed
         // operation.
         let is_told =
-            |sites: &Vec<_>| found.waiting == self.summary.waiting && sites.len() <= found.waiting.len();
+            |sites: &SmallVec<_>| found.waiting == self.summary.waiting && sites.len() <= found.waiting.len();
         let sites = self.summary.sites.clone().filter(is_told);
         let unclaimed = self.summary.unclaimed.clone();
         Ok(Summary { status, wake_at, sites, unclaimed, ..found })

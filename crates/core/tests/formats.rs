@@ -284,7 +284,7 @@ fn summaries() -> [Summary; 4] {
         summary.clone(),
         Summary { cared_epoch: Some(Epoch(3)), ..summary.clone() },
         Summary { suspicion, ..summary.clone() },
-        Summary { sites: Some(vec![None, Some("src/a.rs:7".into())]), ..summary },
+        Summary { sites: Some([None, Some("src/a.rs:7".into())].into_iter().collect()), ..summary },
     ]
 }
 

@@ -210,7 +210,7 @@ mod tests {
             next = Some(Record::of(&first));
         }
         let changes = Changes {
-            records,
+            records: records.into(),
             next,
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),

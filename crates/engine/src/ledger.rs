@@ -11,7 +11,8 @@ use abide_core::{
     Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Unclaimed, codec,
 };
 use abide_store::{
-    Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Transaction,
+    Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Records,
+    Transaction,
 };
 
 use crate::driver::End;
@@ -28,7 +29,7 @@ pub(crate) struct Ledger {
     /// The lease with the execution, as of the last decision. Its pages of journal and inbox were
     /// taken. It stays where the store put it: it is large.
     leased: Box<Leased>,
-    records: Vec<Record>,
+    records: Records,
     /// The first entry of the run that follows `records`.
     next: Option<Record>,
     consumed: Vec<MessageId>,
@@ -114,7 +115,7 @@ impl Ledger {
             has_work: false,
             has_open: false,
             leased,
-            records: Vec::new(),
+            records: Records::new(),
             next: None,
             consumed: Vec::new(),
             outgoing: Vec::new(),

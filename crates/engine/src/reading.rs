@@ -69,7 +69,7 @@ impl<Q: Clone, T> Reading<Q, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{poll_fn, ready};
+    use std::future::poll_fn;
     use std::sync::{Arc, Mutex};
 
     use abide_core::{Bounds, Timestamp};
@@ -97,7 +97,7 @@ mod tests {
         let sim = Sim::new(1);
         let runtime = sim.process(1);
         let ask = |_: &dyn Store, answers: Answers| -> Answer<u32> {
-            Box::pin(ready(answers.lock().unwrap().pop().expect("nobody asks again after an answer")))
+            Answer::ready(answers.lock().unwrap().pop().expect("nobody asks again after an answer"))
         };
         let mut reading = Reading::new(&*store, answers.clone(), ask);
         let answer = sim.block_on(poll_fn(|cx| reading.poll(&*store, &*runtime, cx)));

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Block, Command, Entry, Epoch, Event, Execution, ExecutionId, FailedAttempt, Message, MessageId,
-    Op, Payload, Refusal, SiteMark, Start, Summary, Timestamp, Unclaimed, Waiting, Witness, care,
+    Op, Payload, Refusal, SiteMark, Start, Summary, Timestamp, Unclaimed, WaitSites, Waiting, Witness, care,
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
@@ -23,9 +23,6 @@ use crate::mailbox::{Mailbox, Order};
 use crate::presence::Presence;
 use crate::runtime::BoxFuture;
 use crate::tree::{self, TOLD_COUNT_MAX};
-
-/// For each wait of a summary, where the code asked for it.
-pub(crate) type WaitSites = Option<Vec<Option<Arc<str>>>>;
 
 /// An execution in memory, as its [driver](crate::Driver) sees it.
 pub struct Seat {
@@ -568,7 +565,7 @@ impl Seat {
         let (target, run) = (Target::Key(self.key()), Some(self.execution().run()));
         let read = Read { target, run, from, limit: ENTRY_COUNT, with_inbox: false };
         let answer = self.engine.store.read(read);
-        Box::pin(async move { Ok(answer.await?.map(|found| found.journal).unwrap_or_default()) })
+        Answer::new(async move { Ok(answer.await?.map(|found| found.journal).unwrap_or_default()) })
     }
 
     /// Resolves at a point in time, on the clock of [`now`](Self::now).

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Block, Listens, Stand, Summary, Suspicion, Timestamp, Waiting, text};
+use abide_core::{Block, Listens, Stand, Summary, Suspicion, Timestamp, Waiting, Waits, text};
 use abide_store::{Error, Hold, Leased, Read, Result, Target};
 
 use crate::driver::End;
@@ -31,7 +31,7 @@ const REST_MAX: Duration = Duration::from_secs(600);
 pub(crate) struct Record {
     pub(crate) suspicion: Suspicion,
     /// The last known waits of the suspect.
-    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) waiting: Waits,
     /// Whether it was blocked for its deaths before, and died again.
     is_again: bool,
 }
@@ -184,7 +184,7 @@ mod tests {
             listens: Listens::Everything,
             wake_at: None,
             care_at: None,
-            waiting: Vec::new(),
+            waiting: Waits::new(),
             cared_epoch: None,
             suspicion: Some(Suspicion { died_at, stand }),
             unclaimed: None,

@@ -211,7 +211,7 @@ impl Process {
             let _ = sender.take().map(|sender| sender.send(told));
             true
         }));
-        Box::pin(async move {
+        Answer::new(async move {
             match receiver.await {
                 Ok(answer) => answer,
                 Err(_) => pending().await,

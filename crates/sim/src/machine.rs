@@ -1,7 +1,7 @@
 //! The store as one machine sees it: an operation may fail, come late, happen twice or be the last
 //! act of the machine. The effects on the real store are recorded here.
 
-use std::future::{pending, ready};
+use std::future::pending;
 use std::sync::Arc;
 
 use abide::ms;
@@ -64,7 +64,7 @@ impl MachineStore {
                     if !READS.contains(&what) {
                         world.database.iter().for_each(Database::wrote);
                     }
-                    Box::pin(ready(answered))
+                    Answer::ready(answered)
                 }
                 (None, None) => answer,
                 (None, Some(process)) => {
@@ -80,12 +80,12 @@ impl MachineStore {
                 0 => happen(),
                 late_ms => self.go_wrong(what, Wrong::AnswerLate { ms: late_ms }, happen),
             },
-            Verdict::Nobody => Box::pin(pending()),
+            Verdict::Nobody => Answer::new(pending()),
             Verdict::Wrong(wrong) => self.go_wrong(what, wrong, happen),
         };
         match request {
             None => answer,
-            Some(request) => Box::pin(answer.inspect(move |_| drop(request))),
+            Some(request) => Answer::new(answer.inspect(move |_| drop(request))),
         }
     }
 
@@ -99,14 +99,14 @@ impl MachineStore {
         match wrong {
             Wrong::AnswerLost => {
                 let answer = happen();
-                Box::pin(async move {
+                Answer::new(async move {
                     drop(answer.await);
                     Err(Error::Indeterminate { what, source: "the answer was lost".into() })
                 })
             }
             Wrong::AnswerLate { ms: late_ms } => {
                 let answer = happen();
-                Box::pin(async move {
+                Answer::new(async move {
                     runtime.sleep(ms(late_ms)).await;
                     answer.await
                 })
@@ -118,7 +118,7 @@ impl MachineStore {
             }
             Wrong::KillBefore { restart_ms } => {
                 self.world.doom(self.machine, restart_ms);
-                Box::pin(pending())
+                Answer::new(pending())
             }
             Wrong::Kill { restart_ms } => {
                 drop(happen());
@@ -126,17 +126,15 @@ impl MachineStore {
                     process.flush(database);
                 }
                 self.world.doom(self.machine, restart_ms);
-                Box::pin(pending())
+                Answer::new(pending())
             }
             Wrong::Freeze { ms } => {
                 let answer = happen();
                 self.world.freeze(self.machine, ms);
                 answer
             }
-            Wrong::Unread { .. } => {
-                Box::pin(ready(Err(Error::Unread { what, source: "a bad sector".into() })))
-            }
-            _ => Box::pin(ready(Err(Error::Unavailable { what, source: "out of reach".into() }))),
+            Wrong::Unread { .. } => Answer::ready(Err(Error::Unread { what, source: "a bad sector".into() })),
+            _ => Answer::ready(Err(Error::Unavailable { what, source: "out of reach".into() })),
         }
     }
 
@@ -158,7 +156,7 @@ impl MachineStore {
             // The receiver may be gone.
             let _ = sender.send(answer.await);
         }));
-        Box::pin(async move {
+        Answer::new(async move {
             match receiver.await {
                 Ok(answer) => answer,
                 Err(_) => pending().await,

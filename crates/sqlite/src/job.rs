@@ -1,11 +1,10 @@
 //! An operation on its way through the writer.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use abide_store::{Error, Result};
+use abide_store::{Answer, Error, Result, Unanswered};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::batch::Batch;
@@ -35,18 +34,38 @@ pub(crate) trait Operation: Send + 'static {
 }
 
 /// An operation without its type.
-pub(crate) trait Job: Send {
+pub(crate) trait Job: Send + Sync {
     /// Applies it. A refusal is kept as its answer; an error says why the transaction cannot go on.
-    fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed>;
+    fn apply(&self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed>;
     /// Delivers the answer, because the transaction is durable. Returns the waker of its caller.
-    fn answer(self: Box<Self>) -> Option<Waker>;
-    fn fail(self: Box<Self>, failure: &BatchFailure) -> Option<Waker>;
+    fn answer(&self) -> Option<Waker>;
+    fn fail(&self, failure: &BatchFailure) -> Option<Waker>;
     /// Answers that the store is closed.
-    fn refuse(self: Box<Self>) -> Option<Waker>;
+    fn refuse(&self) -> Option<Waker>;
+    /// Answers that nobody knows what became of it, if it has no answer yet.
+    fn lose(&self) -> Option<Waker>;
     fn runs_user_code(&self) -> bool;
-    fn can_do_without(&mut self) -> bool;
+    fn can_do_without(&self) -> bool;
     fn queued_at(&self) -> Moment;
-    fn admit(&mut self, permit: OwnedSemaphorePermit);
+    fn admit(&self, permit: OwnedSemaphorePermit);
+}
+
+/// The writer's hold on an operation. An operation that the writer lets go of unanswered was lost
+/// in a panic. Another attempt would end in the same way, and no caller should try for ever.
+pub(crate) struct Ticket(Arc<dyn Job>);
+
+impl Deref for Ticket {
+    type Target = dyn Job;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.lose().into_iter().for_each(Waker::wake);
+    }
 }
 
 /// The reason why a transaction cannot go on.
@@ -58,25 +77,54 @@ pub(crate) enum Failed {
     Broken(BatchFailure),
 }
 
-pub(crate) struct Queued<O: Operation> {
-    operation: O,
-    output: Option<Result<O::Output>>,
-    sender: Sender<O::Output>,
+/// An operation with its answer. The writer and the caller share it, so that an operation takes
+/// memory once.
+struct Queued<O: Operation> {
+    /// Only the writer's side looks into it, so its lock keeps nobody waiting.
+    work: Mutex<Work<O>>,
+    answer: Mutex<AnswerCell<O::Output>>,
     queued_at: Moment,
-    // Returns its place in the queue when the operation is answered.
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Returns the job of an operation, and the receiver of its answer.
-pub(crate) fn queue<O: Operation>(operation: O, queued_at: Moment) -> (Box<Queued<O>>, Receiver<O::Output>) {
-    let slot = Arc::new(Mutex::new(AnswerCell::Waiting(None)));
-    let sender = Sender { slot: Arc::clone(&slot), what: O::WHAT };
-    (Box::new(Queued { operation, output: None, sender, queued_at, _permit: None }), Receiver(slot))
+struct Work<O: Operation> {
+    /// Dropped with the answer: the caller may keep the rest for long.
+    operation: Option<O>,
+    output: Option<Result<O::Output>>,
+    /// Returns its place in the queue when the operation is answered.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Returns the job of an operation, and its answer.
+pub(crate) fn queue<O: Operation>(operation: O, queued_at: Moment) -> (Ticket, Answer<O::Output>) {
+    let work = Mutex::new(Work { operation: Some(operation), output: None, permit: None });
+    let queued = Arc::new(Queued { work, answer: Mutex::new(AnswerCell::Waiting(None)), queued_at });
+    (Ticket(queued.clone()), Answer::of(queued))
+}
+
+impl<O: Operation> Queued<O> {
+    fn work(&self) -> MutexGuard<'_, Work<O>> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the answer, and returns the waker of the caller.
+    fn put(&self, answer: Result<O::Output>) -> Option<Waker> {
+        let mut work = self.work();
+        let done = (work.operation.take(), work.permit.take());
+        drop(work);
+        drop(done);
+        let mut cell = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *cell, AnswerCell::Answered(answer)) {
+            AnswerCell::Waiting(waker) => waker,
+            AnswerCell::Answered(_) | AnswerCell::Taken => None,
+        }
+    }
 }
 
 impl<O: Operation> Job for Queued<O> {
-    fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed> {
-        self.output = match self.operation.apply(batch) {
+    fn apply(&self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed> {
+        let mut work = self.work();
+        let operation = work.operation.as_mut().expect("an operation with an answer is not applied again");
+        work.output = match operation.apply(batch) {
             Ok(output) => Some(Ok(output)),
             Err(Stop::Refused(error)) => Some(Err(error)),
             Err(Stop::Sql(error)) => return Err(Failed::Sql(BatchFailure::of(&error))),
@@ -85,32 +133,42 @@ impl<O: Operation> Job for Queued<O> {
         Ok(())
     }
 
-    fn answer(self: Box<Self>) -> Option<Waker> {
-        self.sender.send(self.output.unwrap_or(Err(Error::Closed)))
+    fn answer(&self) -> Option<Waker> {
+        let output = self.work().output.take();
+        self.put(output.unwrap_or(Err(Error::Closed)))
     }
 
-    fn fail(self: Box<Self>, failure: &BatchFailure) -> Option<Waker> {
-        self.sender.send(Err(failure.error(O::WHAT)))
+    fn fail(&self, failure: &BatchFailure) -> Option<Waker> {
+        self.put(Err(failure.error(O::WHAT)))
     }
 
-    fn refuse(self: Box<Self>) -> Option<Waker> {
-        self.sender.send(Err(Error::Closed))
+    fn refuse(&self) -> Option<Waker> {
+        self.put(Err(Error::Closed))
+    }
+
+    fn lose(&self) -> Option<Waker> {
+        let is_waiting = |cell: &AnswerCell<_>| matches!(cell, AnswerCell::Waiting(_));
+        if !is_waiting(&self.answer.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return None;
+        }
+        let what = format!("{}: the writer panicked, and it is unknown whether it happened", O::WHAT);
+        self.put(Err(Error::Corrupt { what }))
     }
 
     fn runs_user_code(&self) -> bool {
-        self.operation.runs_user_code()
+        self.work().operation.as_ref().is_some_and(Operation::runs_user_code)
     }
 
-    fn can_do_without(&mut self) -> bool {
-        self.operation.can_do_without()
+    fn can_do_without(&self) -> bool {
+        self.work().operation.as_mut().is_some_and(Operation::can_do_without)
     }
 
     fn queued_at(&self) -> Moment {
         self.queued_at
     }
 
-    fn admit(&mut self, permit: OwnedSemaphorePermit) {
-        self._permit = Some(permit);
+    fn admit(&self, permit: OwnedSemaphorePermit) {
+        self.work().permit = Some(permit);
     }
 }
 
@@ -124,52 +182,21 @@ enum AnswerCell<T> {
     Taken,
 }
 
-#[derive(Debug)]
-struct Sender<T> {
-    slot: Arc<Mutex<AnswerCell<T>>>,
-    what: &'static str,
-}
-
-/// The answer of an operation. Dropping it does not undo the operation.
-#[derive(Debug)]
-pub(crate) struct Receiver<T>(Arc<Mutex<AnswerCell<T>>>);
-
-impl<T> Sender<T> {
-    fn send(&self, answer: Result<T>) -> Option<Waker> {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *slot, AnswerCell::Answered(answer)) {
-            AnswerCell::Waiting(waker) => waker,
-            AnswerCell::Answered(_) | AnswerCell::Taken => None,
-        }
-    }
-}
-
-/// A job that is dropped unanswered was lost in a panic. Another attempt would end in the same way,
-/// and no caller should try for ever.
-impl<T> Drop for Sender<T> {
-    fn drop(&mut self) {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let AnswerCell::Waiting(waker) = &mut *slot {
-            let waker = waker.take();
-            let what = format!("{}: the writer panicked, and it is unknown whether it happened", self.what);
-            *slot = AnswerCell::Answered(Err(Error::Corrupt { what }));
-            drop(slot);
-            waker.into_iter().for_each(Waker::wake);
-        }
-    }
-}
-
-impl<T> Future for Receiver<T> {
-    type Output = Result<T>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *slot, AnswerCell::Taken) {
-            AnswerCell::Answered(answer) => Poll::Ready(answer),
-            AnswerCell::Waiting(_) => {
-                *slot = AnswerCell::Waiting(Some(context.waker().clone()));
+impl<O: Operation> Unanswered<O::Output> for Queued<O> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<O::Output>> {
+        let mut cell = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *cell {
+            AnswerCell::Waiting(waker) => {
+                match waker {
+                    Some(known) => known.clone_from(cx.waker()),
+                    None => *waker = Some(cx.waker().clone()),
+                }
                 Poll::Pending
             }
+            AnswerCell::Answered(_) => match std::mem::replace(&mut *cell, AnswerCell::Taken) {
+                AnswerCell::Answered(answer) => Poll::Ready(answer),
+                AnswerCell::Waiting(_) | AnswerCell::Taken => unreachable!("it was just seen"),
+            },
             AnswerCell::Taken => Poll::Ready(Err(Error::Closed)),
         }
     }

@@ -142,7 +142,7 @@ impl Notices {
 
     pub(crate) fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
         let mailbox = self.lock().get(&session).map(Arc::clone);
-        Box::pin(async move {
+        Answer::new(async move {
             let mailbox = mailbox.ok_or_else(|| not_live(session))?;
             loop {
                 let arrived = mailbox.arrived.notified();

@@ -53,7 +53,7 @@ impl Readers {
         work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop> + Send + 'static,
     ) -> Answer<T> {
         let readers = Arc::clone(self);
-        Box::pin(async move {
+        Answer::new(async move {
             let _permit = Arc::clone(&readers.room).acquire_owned().await.map_err(|_| Error::Closed)?;
             let (sender, receiver) = oneshot::channel();
             let (shared, memory) = (Arc::clone(&readers.shared), Arc::clone(&readers.memory));

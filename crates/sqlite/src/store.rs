@@ -1,6 +1,5 @@
 //! The store itself: the part behind each of its methods, and the threads that it owns.
 
-use std::future::ready;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -169,8 +168,8 @@ impl SqliteStore {
         work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop> + Send + 'static,
     ) -> Answer<T> {
         match self.writes.as_ref().map(|writes| writes.drive()) {
-            Some(Drive::Caller) => Box::pin(ready(self.view_of_writer(what, work))),
-            Some(Drive::Steps) => Box::pin(ready(self.readers.read_here(what, work))),
+            Some(Drive::Caller) => Answer::ready(self.view_of_writer(what, work)),
+            Some(Drive::Steps) => Answer::ready(self.readers.read_here(what, work)),
             Some(Drive::Thread) | None => self.readers.read(what, work),
         }
     }
@@ -225,7 +224,7 @@ fn unusable(path: &Path, error: std::io::Error) -> OpenError {
 
 fn read_only<T: Send + 'static>(what: &str) -> Answer<T> {
     let what = format!("the store was opened read-only: no {what}");
-    Box::pin(ready(Err(Error::Refused(Refusal::Unsupported { what }))))
+    Answer::ready(Err(Error::Refused(Refusal::Unsupported { what })))
 }
 
 fn scheduling(alone: bool) -> Scheduling {
@@ -265,7 +264,7 @@ impl Store for SqliteStore {
 
     fn prune(&self, prune: Prune) -> Answer<u64> {
         let Some(writes) = self.writes.clone() else { return read_only(PruneWork::WHAT) };
-        Box::pin(async move {
+        Answer::new(async move {
             let mut left = prune;
             let mut count = 0;
             loop {
@@ -314,7 +313,7 @@ impl abide_store::View for SqliteStore {
         let mut followed = self.shared.notices.follow();
         self.shared.poll.wake();
         // It ends with the store, and later reads fail with the reason.
-        Box::pin(async move { followed.changed().await.map_err(|_| Error::Closed) })
+        Answer::new(async move { followed.changed().await.map_err(|_| Error::Closed) })
     }
 
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
@@ -328,6 +327,6 @@ impl abide_store::View for SqliteStore {
     fn trouble(&self) -> Answer<Option<Trouble>> {
         let met = self.shared.troubles.told(self.shared.stopwatch.now());
         let of_disk = || self.shared.path.as_deref().and_then(trouble::of_disk);
-        Box::pin(ready(Ok(met.or_else(of_disk))))
+        Answer::ready(Ok(met.or_else(of_disk)))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_core::{
     Address, Entry, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace, Route, Status, Summary,
-    Tag, Timestamp,
+    Tag, Timestamp, Waits,
 };
 use abide_store::{
     ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxPage, InboxRead, List, ListCursor,
@@ -409,7 +409,7 @@ fn damaged() -> Summary {
         listens: Listens::Nothing,
         wake_at: None,
         care_at: None,
-        waiting: Vec::new(),
+        waiting: Waits::new(),
         cared_epoch: None,
         suspicion: None,
         unclaimed: None,

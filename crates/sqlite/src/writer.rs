@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::batch::{Batch, Effects, Shared, Statements};
 use crate::caches::Caches;
 use crate::error::{BatchFailure, Meaning, OpenError};
-use crate::job::{Failed, Job};
+use crate::job::{Failed, Ticket};
 use crate::left_out::LeftOut;
 use crate::os::{self, Moment};
 use crate::step_connection::StepConnection;
@@ -34,7 +34,7 @@ pub(crate) use queue::{Drive, Scheduling, WriteQueue};
 /// because most transactions are.
 const BUSY_PAUSES_US: [u64; 8] = [100, 200, 500, 1_000, 2_000, 5_000, 5_000, 10_000];
 
-pub(crate) type Jobs = Vec<Box<dyn Job>>;
+pub(crate) type Jobs = Vec<Ticket>;
 
 /// The connection that writes, and its memory.
 pub(crate) struct Writer {
@@ -158,7 +158,7 @@ impl Writer {
     }
 
     /// Runs one job without waiting for other processes. Returns it when one of them writes.
-    pub(crate) fn run_at_once(&mut self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+    pub(crate) fn run_at_once(&mut self, job: Ticket) -> Option<Ticket> {
         match self.begin() {
             Err(failure) if failure.meaning == Meaning::Busy => return Some(job),
             Err(failure) => {
@@ -349,13 +349,13 @@ impl Writer {
 
     /// Answers all jobs, and returns an empty list.
     fn answer_all(&mut self, jobs: Jobs) -> Jobs {
-        self.answered.extend(jobs.into_iter().filter_map(Job::answer));
+        self.answered.extend(jobs.iter().filter_map(|job| job.answer()));
         Jobs::new()
     }
 
     /// Fails all jobs, and returns an empty list.
     fn fail_all(&mut self, jobs: Jobs, failure: &BatchFailure) -> Jobs {
-        self.answered.extend(jobs.into_iter().filter_map(|job| job.fail(failure)));
+        self.answered.extend(jobs.iter().filter_map(|job| job.fail(failure)));
         Jobs::new()
     }
 

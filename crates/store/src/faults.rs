@@ -5,7 +5,7 @@
 //! operation and notice, so a failing run can be repeated.
 
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn, ready};
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -210,10 +210,12 @@ impl FaultyStore {
         self.tally.count(fault);
         match fault {
             Fault::None => operation(&*self.inner),
-            Fault::Delay { poll_count } => Box::pin(Delayed { answer: operation(&*self.inner), poll_count }),
+            Fault::Delay { poll_count } => {
+                Answer::new(Delayed { answer: operation(&*self.inner), poll_count })
+            }
             Fault::Hold => {
                 let (answer, healed) = (operation(&*self.inner), self.until_healed());
-                Box::pin(async move {
+                Answer::new(async move {
                     let answer = answer.await;
                     healed.await;
                     answer
@@ -221,14 +223,14 @@ impl FaultyStore {
             }
             Fault::Late => self.postpone(operation),
             Fault::Unavailable => {
-                Box::pin(ready(Err(Error::Unavailable { what, source: "an injected fault".into() })))
+                Answer::ready(Err(Error::Unavailable { what, source: "an injected fault".into() }))
             }
             Fault::Unread | Fault::UnreadRows => {
-                Box::pin(ready(Err(Error::Unread { what, source: "an injected fault".into() })))
+                Answer::ready(Err(Error::Unread { what, source: "an injected fault".into() }))
             }
-            Fault::Indeterminate => Box::pin(lose(what, operation(&*self.inner))),
+            Fault::Indeterminate => Answer::new(lose(what, operation(&*self.inner))),
             Fault::Corrupt => {
-                Box::pin(ready(Err(Error::Corrupt { what: format!("an injected fault of {what}") })))
+                Answer::ready(Err(Error::Corrupt { what: format!("an injected fault of {what}") }))
             }
         }
     }
@@ -242,7 +244,7 @@ impl FaultyStore {
         let happen = move || *put.lock().unwrap_or_else(PoisonError::into_inner) = Some(operation(&*inner));
         self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(happen));
         let healed = self.until_healed();
-        Box::pin(async move {
+        Answer::new(async move {
             healed.await;
             let happened = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
             happened.expect("it happened before the store was healed").await
@@ -379,7 +381,7 @@ impl Store for FaultyStore {
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
         let mut answer = self.pass("wait", move |store| store.wait(session));
         let (inner, notices, healed) = (self.inner.clone(), self.notices.clone(), self.healed.clone());
-        Box::pin(async move {
+        Answer::new(async move {
             loop {
                 // Nothing is awaited after the notices were taken, so dropping the answer loses
                 // none of them.
@@ -423,7 +425,7 @@ impl View for FaultyStore {
     fn changed(&self) -> Answer<()> {
         let mut answer = self.pass("changed", move |store| store.changed());
         let (inner, notices, healed) = (self.inner.clone(), self.notices.clone(), self.healed.clone());
-        Box::pin(async move {
+        Answer::new(async move {
             loop {
                 answer.await?;
                 if healed.load(Ordering::SeqCst) || !notices.loses(&Notice::Changed) {

@@ -11,6 +11,7 @@
 //! Deliberately absent: SQL, threads, retries. A store receives its clock from outside and reads it
 //! when it applies an operation, not when the operation is queued.
 
+mod answer;
 pub mod conformance;
 mod error;
 pub mod faults;
@@ -24,14 +25,15 @@ mod seam;
 mod view;
 mod worker;
 
+pub use answer::{Answer, Unanswered};
 pub use error::{Error, Result};
 pub use import::{Import, Imported, export};
 #[doc(hidden)]
 pub use prng::Prng;
 pub use refused::{not_started, not_unread, refused_start};
 pub use seam::{
-    Answer, Aside, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold,
-    Leased, NEWER_PAUSE, Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction, Unreadable,
+    Aside, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased,
+    NEWER_PAUSE, Notice, Record, Records, Run, Store, Submit, Submitted, Transacted, Transaction, Unreadable,
 };
 pub use view::{
     Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List, ListCursor,

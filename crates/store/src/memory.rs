@@ -6,7 +6,7 @@
 //! that does not follow from its journal, or breaks another invariant. It runs a transaction step
 //! twice and undoes the writes of the first time, to expose a step that relies on running once.
 
-use std::future::{Future, ready};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -79,7 +79,7 @@ impl MemoryStore {
         let (answer, wakers) = {
             let mut state = lock(&self.state);
             if state.is_closed {
-                return Box::pin(ready(Err(Error::Closed)));
+                return Answer::ready(Err(Error::Closed));
             }
             let end = state.feed_end();
             let answer = operation(&mut state, self.clock.now());
@@ -91,7 +91,7 @@ impl MemoryStore {
         // The lock is released before anybody is woken: a waker may poll at once and would find it
         // taken.
         wakers.into_iter().for_each(Waker::wake);
-        Box::pin(ready(answer))
+        Answer::ready(answer)
     }
 }
 
@@ -136,7 +136,7 @@ impl Store for MemoryStore {
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
-        Box::pin(Wait { clock: self.clock.clone(), state: self.state.clone(), session })
+        Answer::new(Wait { clock: self.clock.clone(), state: self.state.clone(), session })
     }
 
     fn close(&self) {
@@ -169,7 +169,7 @@ impl View for MemoryStore {
 
     fn changed(&self) -> Answer<()> {
         let seen = lock(&self.state).feed_end();
-        Box::pin(Changed { state: self.state.clone(), seen })
+        Answer::new(Changed { state: self.state.clone(), seen })
     }
 
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {

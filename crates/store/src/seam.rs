@@ -2,8 +2,6 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +10,12 @@ use abide_core::{
     Timestamp, Unclaimed, Version, codec,
 };
 
-use crate::{
-    Beat, Error, Heartbeat, Import, Imported, InboxPage, Prune, Registered, Result, Retire, View, Worker,
-};
+use smallvec::SmallVec;
 
-/// The answer of a store, which comes some time later. Dropping it does not undo the operation.
-pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+use crate::{
+    Answer, Beat, Error, Heartbeat, Import, Imported, InboxPage, Prune, Registered, Result, Retire, View,
+    Worker,
+};
 
 /// The source of a store's time.
 pub trait Clock: Send + Sync + 'static {
@@ -338,11 +336,14 @@ impl Unreadable {
 /// How long a program leaves an execution alone that only a newer program can read.
 pub const NEWER_PAUSE: Duration = Duration::from_secs(5);
 
+/// The records of a commit. Most have one.
+pub type Records = SmallVec<[Record; 1]>;
+
 /// The changes of a commit. They are shared, because the sender may have to send them again.
 #[derive(Clone, Debug)]
 pub struct Changes {
     /// The records to append.
-    pub records: Vec<Record>,
+    pub records: Records,
     /// The first entry of the next run, which begins when `records` have ended this one.
     pub next: Option<Record>,
     /// The encoded state after all of them; the state of the next run, if one begins.

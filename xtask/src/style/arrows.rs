@@ -31,7 +31,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
 /// The pure crate, which may use only these dependencies: nothing with async, I/O, a clock or
 /// randomness.
 const PURE: &str = "core";
-const PURE_DEPENDENCIES: [&str; 5] = ["serde", "serde_json", "postcard", "jiff", "croner"];
+const PURE_DEPENDENCIES: [&str; 6] = ["serde", "serde_json", "postcard", "jiff", "croner", "smallvec"];
 
 pub(super) fn applies_to(path: &str) -> bool {
     path == "xtask/Cargo.toml" || (path.starts_with("crates/") && path.ends_with("/Cargo.toml"))
@@ -173,7 +173,7 @@ mod tests {
             "abide-core",
             "[dependencies]\ntokio.workspace = true",
             &[
-                "Cargo.toml:4: core is pure: it may not use tokio, only serde, serde_json, postcard, jiff, croner",
+                "Cargo.toml:4: core is pure: it may not use tokio, only serde, serde_json, postcard, jiff, croner, smallvec",
             ],
         );
     }

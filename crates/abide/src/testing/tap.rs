@@ -45,7 +45,7 @@ impl Tap {
     }
 
     fn pass<T: Send + 'static>(&self, operation: impl FnOnce(&dyn Store) -> Answer<T>) -> Answer<T> {
-        if self.is_dead() { Box::pin(pending()) } else { operation(&*self.inner) }
+        if self.is_dead() { Answer::new(pending()) } else { operation(&*self.inner) }
     }
 }
 
@@ -60,7 +60,7 @@ impl Store for Tap {
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
         if self.is_dead() {
-            return Box::pin(pending());
+            return Answer::new(pending());
         }
         let passage = (self.decide.lock().unwrap_or_else(PoisonError::into_inner))(&commit);
         if passage == Passage::Through {
@@ -71,7 +71,7 @@ impl Store for Tap {
             // The call itself commits: these stores are in memory.
             drop(self.inner.commit(commit));
         }
-        Box::pin(pending())
+        Answer::new(pending())
     }
 
     fn set_aside(&self, aside: Aside) -> Answer<()> {

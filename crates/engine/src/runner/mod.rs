@@ -39,7 +39,7 @@ use abide_core::planted::{Bug, planted};
 use abide_core::{
     Block, Body, By, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, Few,
     KeyHasher, Message, MessageId, Name, Op, OpIndex, Origin, Outcome, Payload, Refusal, Remedied, Remedy,
-    SiteMark, Timestamp, Waiting,
+    SiteMark, Timestamp, Waits,
 };
 use abide_store::Hold;
 
@@ -114,7 +114,7 @@ struct Run {
     seen_to: u64,
     /// The first operations that began while the journal had entries not asked for by the code.
     begun: Vec<Op>,
-    announced: Option<Vec<Waiting>>,
+    announced: Option<Waits>,
 }
 
 impl Run {

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::alarm::ring;
-use crate::seat::WaitSites;
-use abide_core::Summary;
+use abide_core::{Summary, WaitSites, Waiting, Waits};
+use smallvec::smallvec;
 
 impl Runner {
     /// Takes the last turn: sends decided entries, ends a finished run, or waits.
@@ -199,8 +199,8 @@ impl Runner {
     }
 
     /// Returns the waits of the code and their places, for people; a bounded excerpt.
-    pub(super) fn waiting(&self) -> (Vec<Waiting>, WaitSites) {
-        let Some(active) = self.run.stage.active() else { return (Vec::new(), None) };
+    pub(super) fn waiting(&self) -> (Waits, WaitSites) {
+        let Some(active) = self.run.stage.active() else { return (Waits::new(), None) };
         let state = active.board.0.lock();
         active.waits_of(state.slots.iter())
     }
@@ -208,8 +208,8 @@ impl Runner {
     /// Returns the waits for a park, which records whether the execution [stands
     /// still](Summary::stands_still). Closures, which do not stand still, go first. Other commits
     /// do without this order: there may be many children to go through.
-    pub(super) fn waiting_at_rest(&self) -> (Vec<Waiting>, WaitSites) {
-        let Some(active) = self.run.stage.active() else { return (Vec::new(), None) };
+    pub(super) fn waiting_at_rest(&self) -> (Waits, WaitSites) {
+        let Some(active) = self.run.stage.active() else { return (Waits::new(), None) };
         let state = active.board.0.lock();
         let has_closure =
             |slot: &crate::board::OpenOp| matches!(slot.request, Request::Step(_) | Request::Transaction(_));
@@ -224,11 +224,11 @@ impl Active {
     fn waits_of<'a>(
         &self,
         slots: impl Iterator<Item = (&'a u64, &'a Box<crate::board::OpenOp>)>,
-    ) -> (Vec<Waiting>, WaitSites) {
+    ) -> (Waits, WaitSites) {
         let waits = slots.filter_map(|(id, slot)| Some((self.wait_of(*id, slot)?, Some(slot.site.text()))));
         let mut waits = waits.take(Summary::WAITING_COUNT_MAX);
-        let Some((first, site)) = waits.next() else { return (Vec::new(), None) };
-        let (mut found, mut sites) = (vec![first], vec![site]);
+        let Some((first, site)) = waits.next() else { return (Waits::new(), None) };
+        let (mut found, mut sites) = (Waits::from([first]), smallvec![site]);
         for (wait, site) in waits {
             found.push(wait);
             sites.push(site);

@@ -290,11 +290,11 @@ fn what_is_held_says_by_whom() {
         &held,
         r#"workflow "x" is running on worker "w" (session 3) since entry 2 (step-recorded of step "charge") at 1970-01-01T00:00:01.000Z (1 min 39 s ago)."#,
     );
-    held.snapshot.summary.waiting = vec![Waiting::Step { name: name("ship"), attempt: 1 }];
+    held.snapshot.summary.waiting = [Waiting::Step { name: name("ship"), attempt: 1 }].into();
     check(&held, r#"workflow "x" is running step "ship", held by worker "w" (session 3)."#);
     held.is_seated = None;
     check(&held, r#"workflow "x" is held by worker "w" (session 3), last seen running step "ship"."#);
-    held.snapshot.summary.waiting = Vec::new();
+    held.snapshot.summary.waiting = Default::default();
     check(
         &held,
         r#"workflow "x" is held by worker "w" (session 3): its code runs there, or is about to, and has recorded nothing since entry 2 (step-recorded of step "charge") at 1970-01-01T00:00:01.000Z (1 min 39 s ago)."#,
@@ -305,7 +305,7 @@ fn what_is_held_says_by_whom() {
         r#"workflow "x" is held by worker "w" (session 3), where nobody runs it; it is taken up or given back within 20 s."#,
     );
     held.is_seated = Some(true);
-    held.snapshot.summary.waiting = vec![Waiting::Step { name: name("ship"), attempt: 1 }];
+    held.snapshot.summary.waiting = [Waiting::Step { name: name("ship"), attempt: 1 }].into();
     held.snapshot.takeover_count = 1;
     check(
         &held,

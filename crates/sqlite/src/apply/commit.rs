@@ -428,7 +428,7 @@ mod tests {
     /// Returns a commit that changes nothing but the version.
     fn commit_of(leased: &Leased, hold: Hold, outgoing: Vec<Message>) -> Commit {
         let changes = Changes {
-            records: Vec::new(),
+            records: Default::default(),
             next: None,
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),

@@ -1,7 +1,6 @@
 //! The queue before the writer, and the ways in which it is made to work.
 
 use std::collections::VecDeque;
-use std::future::ready;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 
@@ -11,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::{Jobs, Writer, run};
 use crate::batch::Shared;
-use crate::job::{Job, Operation, Receiver, queue};
+use crate::job::{Operation, Ticket, queue};
 use crate::os::Stopwatch;
 
 /// The writer with its queue.
@@ -38,8 +37,8 @@ pub(crate) enum Drive {
 
 #[derive(Default)]
 pub(crate) struct QueuedJobs {
-    pub(crate) urgent: VecDeque<Box<dyn Job>>,
-    pub(crate) ordinary: VecDeque<Box<dyn Job>>,
+    pub(crate) urgent: VecDeque<Ticket>,
+    pub(crate) ordinary: VecDeque<Ticket>,
     pub(crate) closed: bool,
     asleep: bool,
     /// The waker of the code that steps the writer, while the queue is empty.
@@ -71,49 +70,42 @@ impl WriteQueue {
         operation: O,
         scheduling: Scheduling,
     ) -> Answer<O::Output> {
-        let (job, receiver) = queue(operation, self.stopwatch.now());
         if self.is_closed() {
-            return Box::pin(ready(Err(Error::Closed)));
+            return Answer::ready(Err(Error::Closed));
         }
+        let (job, answer) = queue(operation, self.stopwatch.now());
         if self.drive == Drive::Caller {
             run(self.lock_writer(), |writer| writer.run(vec![job]));
-            return answer_of(receiver);
+            return answer;
         }
-        let job: Box<dyn Job> = match self.run_alone(job, scheduling) {
-            None => return answer_of(receiver),
-            Some(waiting) => {
-                if scheduling == Scheduling::Urgent {
-                    self.push(waiting, scheduling);
-                    return answer_of(receiver);
-                }
-                waiting
+        match self.run_alone(job, scheduling) {
+            None => answer,
+            Some(waiting) if scheduling == Scheduling::Urgent => {
+                self.push(waiting, scheduling);
+                answer
             }
-        };
-        self.enqueue(job, receiver)
+            Some(waiting) => self.enqueue(waiting, answer),
+        }
     }
 
     /// Puts a job into the queue, now or when it has room.
-    fn enqueue<T: Send + 'static>(
-        self: &Arc<Self>,
-        mut job: Box<dyn Job>,
-        receiver: Receiver<T>,
-    ) -> Answer<T> {
+    fn enqueue<T: Send + 'static>(self: &Arc<Self>, job: Ticket, answer: Answer<T>) -> Answer<T> {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
             job.admit(permit);
             self.push(job, Scheduling::Queued);
-            return answer_of(receiver);
+            return answer;
         }
         let writes = Arc::clone(self);
-        Box::pin(async move {
+        Answer::new(async move {
             let permit = Arc::clone(&writes.room).acquire_owned().await.map_err(|_| Error::Closed)?;
             job.admit(permit);
             writes.push(job, Scheduling::Queued);
-            receiver.await
+            answer.await
         })
     }
 
     /// Runs a job on the calling thread if its caller is alone. Returns it otherwise.
-    fn run_alone(&self, job: Box<dyn Job>, scheduling: Scheduling) -> Option<Box<dyn Job>> {
+    fn run_alone(&self, job: Ticket, scheduling: Scheduling) -> Option<Ticket> {
         if scheduling != Scheduling::Alone {
             return Some(job);
         }
@@ -125,7 +117,7 @@ impl WriteQueue {
         run(writer, |writer| writer.run_at_once(job)).flatten()
     }
 
-    fn push(&self, job: Box<dyn Job>, scheduling: Scheduling) {
+    fn push(&self, job: Ticket, scheduling: Scheduling) {
         let mut queue = self.lock_queue();
         if queue.closed {
             drop(queue);
@@ -218,8 +210,4 @@ impl QueuedJobs {
     pub(crate) fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.ordinary.is_empty()
     }
-}
-
-fn answer_of<T: Send + 'static>(receiver: Receiver<T>) -> Answer<T> {
-    Box::pin(receiver)
 }

@@ -194,7 +194,7 @@ impl Seat {
             lease: held.lease,
             expected,
             changes: Arc::new(Changes {
-                records,
+                records: records.into(),
                 next: None,
                 state: codec::encode(&held.execution),
                 summary: held.execution.summary(&[]),

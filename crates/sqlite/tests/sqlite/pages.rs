@@ -235,7 +235,7 @@ fn a_state_that_cannot_be_read_keeps_no_other_from_being_looked_after() {
         let waiting =
             vec![Waiting::Signal { name: name(&long), until: None }; if id == "bad" { 200 } else { 1 }];
         let commit = seat.draft(&mut held, vec![step(1)]);
-        let summary = Summary { waiting, ..held.execution.summary(&[]) };
+        let summary = Summary { waiting: waiting.into(), ..held.execution.summary(&[]) };
         let changes = Changes { summary, ..(*commit.changes).clone() };
         let hold = Hold::Park { seen: Vec::new() };
         block_on(store.commit(Commit { changes: changes.into(), hold, ..commit })).expect("it is parked");

@@ -33,7 +33,7 @@ fn p1_recorded_entries_are_read_back_as_committed(subject: &Subject) {
     let sent = draft.commit().changes.records.clone();
     subject.commit(&draft, &mut held);
     let found = subject.look("a");
-    assert_eq!(found.journal[1..], sent);
+    assert_eq!(found.journal[1..], *sent);
     assert_eq!(found.execution, held.execution);
     assert_eq!(found.lease.version, Version(1));
 }
@@ -66,10 +66,13 @@ fn commit_replaces_the_summary(subject: &Subject) {
     subject.commit(&draft, &mut held);
     let summary = subject.look("a").summary;
     assert_eq!((summary.status, summary.wake_at), (Status::Waiting, Some(subject.later_ms(500))));
-    assert_eq!(summary.waiting, waits);
+    assert_eq!(*summary.waiting, waits);
     subject.record(&mut held, step("one"));
     let summary = subject.look("a").summary;
-    assert_eq!((summary.status, summary.wake_at, summary.waiting), (Status::Running, None, Vec::new()));
+    assert_eq!(
+        (summary.status, summary.wake_at, summary.waiting.into_vec()),
+        (Status::Running, None, Vec::new())
+    );
 }
 
 fn care_is_kept_beside_the_timer_and_wakes_nobody(subject: &Subject) {

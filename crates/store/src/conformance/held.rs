@@ -206,7 +206,7 @@ impl Draft {
             lease: self.before.lease,
             expected: self.before.version,
             changes: Arc::new(Changes {
-                records: self.records.clone(),
+                records: self.records.iter().cloned().collect(),
                 next: self.next.as_ref().map(Record::of),
                 state: codec::encode(&self.after),
                 summary: self.summary(),

@@ -50,7 +50,7 @@ impl MemoryState {
             self.table = table;
         }
         let changes = Arc::make_mut(&mut commit.changes);
-        changes.records = vec![transacted.record.clone()];
+        changes.records = [transacted.record.clone()].into();
         changes.state = transacted.state;
         Ok((commit, Some(transacted.record)))
     }
@@ -68,7 +68,7 @@ impl MemoryState {
         let key = commit.key;
         let execution = self.row(key).checked(&commit);
         let (address, run) = (execution.address().clone(), self.row(key).execution.run());
-        let records = self.positioned(key, (&address, run), commit.changes.records.clone());
+        let records = self.positioned(key, (&address, run), commit.changes.records.to_vec());
         let next = commit.changes.next.clone();
         let next = next.map(|first| self.positioned(key, (&address, run + 1), vec![first]));
         self.change(key, |row| {

@@ -35,7 +35,7 @@ fn held() -> (Arc<MemoryStore>, Commit) {
         lease: leased.lease,
         expected: leased.version,
         changes: Arc::new(Changes {
-            records: Vec::new(),
+            records: Default::default(),
             next: None,
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),
