@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 /// The same allocator as in the binary `abide`.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: abide_counting::Mimalloc = abide_counting::Mimalloc;
 
 const WAVE_COUNT: u64 = 5_000;
 const WIDE_COUNT: u64 = 100;

@@ -40,7 +40,7 @@ use clap::{CommandFactory, Parser};
 use command_error::CommandError;
 
 /// The allocator of the binary, which `abide bench` asks for its counts.
-pub type Allocator = abide_counting::Counting<mimalloc::MiMalloc>;
+pub type Allocator = abide_counting::Counting<abide_counting::Mimalloc>;
 
 /// Runs the command on the command line.
 pub fn main(allocator: &'static Allocator) -> ExitCode {

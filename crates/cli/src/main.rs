@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 /// The allocator. One thread allocates executions and another frees them, thousands at a time.
 #[global_allocator]
-static ALLOCATOR: abide_cli::Allocator = abide_cli::Allocator::new(mimalloc::MiMalloc);
+static ALLOCATOR: abide_cli::Allocator = abide_cli::Allocator::new(abide_counting::Mimalloc);
 
 fn main() -> ExitCode {
     abide_cli::main(&ALLOCATOR)

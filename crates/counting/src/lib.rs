@@ -1,12 +1,16 @@
-//! An allocator that counts allocations on request, for benchmarks.
+//! The allocator of the binaries, and one that counts allocations on request, for benchmarks.
 //!
 //! Allocations do not depend on the speed of a machine, so they can be compared with those of last
 //! year. While nobody counts, an allocation costs one more load of a value that never changes.
 //!
 //! Deliberately absent: sizes and places. A profiler knows them better.
 
+mod mimalloc;
+
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub use mimalloc::Mimalloc;
 
 /// An allocator that counts the calls of another one.
 #[derive(Debug)]

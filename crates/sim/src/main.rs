@@ -23,7 +23,7 @@ use crate::coverage::Coverage;
 /// Worlds consist of small objects that come and go: with the system's allocator they take a tenth
 /// longer.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: abide_counting::Mimalloc = abide_counting::Mimalloc;
 
 /// Lives through simulated worlds and reports violations.
 // An option that goes with one way to choose worlds is refused with the others rather than ignored.

@@ -24,7 +24,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
         "cli",
         &["counting", "sim", "server", "abide", "engine", "sqlite", "postgres", "store", "core", "macros"],
     ),
-    ("sim", &["server", "abide", "engine", "sqlite", "postgres", "store", "core", "macros"]),
+    ("sim", &["counting", "server", "abide", "engine", "sqlite", "postgres", "store", "core", "macros"]),
     ("xtask", &[]),
 ];
 
