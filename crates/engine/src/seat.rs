@@ -39,7 +39,7 @@ pub struct Seat {
     /// The value in its [summary](Summary::sites), for the next commit.
     sites: WaitSites,
     /// The end that follows when the final commit, which was sent, is durable.
-    closing: Option<Box<End>>,
+    closing: Option<End>,
     presence: Presence,
 }
 
@@ -175,12 +175,18 @@ impl Seat {
         self.presence.set(false, false);
     }
 
+    /// Takes in the answer to the commit under way. Pending also if there is none.
+    pub(crate) fn poll_commit(&mut self, cx: &mut Context<'_>) -> Poll<Seated> {
+        let flushed = std::task::ready!(self.ledger.poll(cx));
+        self.engine.recover_all(self.ledger.take_stranded());
+        Poll::Ready(self.flushed(flushed))
+    }
+
     /// Takes in the news of the store and the engine for this seat. Pending if none of it needs an
     /// action.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Seated> {
-        if let Poll::Ready(flushed) = self.ledger.poll(cx) {
-            self.engine.recover_all(self.ledger.take_stranded());
-            return Poll::Ready(self.flushed(flushed));
+        if let Poll::Ready(seated) = self.poll_commit(cx) {
+            return Poll::Ready(seated);
         }
         let mut is_doubted = false;
         if let Some(news) = self.mailbox.take() {
@@ -232,7 +238,7 @@ impl Seat {
                     self.engine.reopen(self.ledger.key());
                 }
                 match self.closing.take() {
-                    Some(end) => Seated::Ended(*end),
+                    Some(end) => Seated::Ended(end),
                     None => Seated::Committed(committed.transacted),
                 }
             }
@@ -535,7 +541,7 @@ impl Seat {
         let terms = Terms { summary, hold: leave.hold, born_slots: self.engine.free_slots(), alone };
         self.inbox.sent();
         self.ledger.flush(terms);
-        self.closing = leave.end.map(Box::new);
+        self.closing = leave.end;
     }
 
     /// Commits the end of the execution.

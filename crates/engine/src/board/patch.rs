@@ -60,6 +60,12 @@ impl Shared {
         self.lock().patches.is_behind = is_behind;
     }
 
+    /// Whether the code has decided something, or a closure has ended, that is to be recorded.
+    pub(crate) fn has_unrecorded(&self) -> bool {
+        let state = self.lock();
+        !state.patches.new.is_empty() || !state.finished.is_empty()
+    }
+
     /// Takes the answers that are to be recorded, each with the place of its question.
     pub(crate) fn take_patches(&self) -> Vec<(Patch, Site)> {
         std::mem::take(&mut self.lock().patches.new)

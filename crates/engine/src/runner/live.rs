@@ -15,8 +15,9 @@ const BEGUN_COUNT_MAX: usize = 8;
 impl Runner {
     /// Does one new thing. Returns `true` if there may be more.
     pub(super) fn live(&mut self) -> bool {
-        if self.record_patches() || self.record_finished() {
-            return true;
+        let has_unrecorded = |active: &Active| active.board.0.has_unrecorded();
+        if self.run.stage.active().is_some_and(has_unrecorded) {
+            return self.record_patches() || self.record_finished();
         }
         if !self.seat.may_run() {
             return false;

@@ -257,11 +257,12 @@ impl Runner {
             self.send(Hold::Keep, None);
             return TurnResult::Progress;
         }
-        if self.is_code_ready() && self.poll_code() {
-            return TurnResult::Progress;
-        }
         let is_live = self.run.stage.is_live() || planted(Bug::EntryNumberTwice);
-        if is_live && !self.seat.waits_to_expire() && self.go_on() {
+        if is_live && !self.seat.waits_to_expire() {
+            if !self.go_on() {
+                return TurnResult::Progress;
+            }
+        } else if self.is_code_ready() && self.poll_code() {
             return TurnResult::Progress;
         }
         // Closures that asked to be polled come after new entries: one that always asks would
@@ -273,22 +274,35 @@ impl Runner {
         self.rest(cx)
     }
 
-    /// Does new things until the code has something to do, or nothing more can be done. Returns
-    /// whether it did any. Orders and answers wait for the next turn.
+    /// Does new things, and lets the code see them. Returns whether nothing more can be done;
+    /// `false` if there may be more, and it is for the next turn. Orders and answers wait for that
+    /// too: they may as well have come a moment later.
     fn go_on(&mut self) -> bool {
-        // Enough for a step or a child from one poll of the code to the next.
-        const DONE_COUNT_MAX: usize = 8;
+        // Enough for a step from the answer to one commit to the next commit.
+        const DONE_COUNT_MAX: usize = 16;
         for done_count in 0..DONE_COUNT_MAX {
-            let is_over = || {
-                let is_full = self.seat.news_count() >= NEWS_COUNT_MAX;
-                let is_late = || self.seat.expires_at().is_some_and(|at| at <= self.seat.now());
-                is_full || !self.run.stage.is_live() || self.is_code_ready() || is_late()
-            };
-            if (done_count > 0 && is_over()) || !self.live() {
-                return done_count > 0;
+            if done_count > 0 && self.is_for_next_turn() {
+                return false;
             }
+            let has_done = if self.is_code_ready() { self.poll_code() } else { self.live() };
+            if !has_done {
+                return true;
+            }
+            self.idle_since = None;
         }
-        true
+        false
+    }
+
+    /// Whether something else goes before new things, since the turn began.
+    fn is_for_next_turn(&self) -> bool {
+        let is_late = || self.seat.expires_at().is_some_and(|at| at <= self.seat.now());
+        let has_timeouts = || self.run.stage.active().is_some_and(|active| !active.timeouts.is_empty());
+        !self.run.stage.is_live()
+            || self.seat.news_count() >= NEWS_COUNT_MAX
+            || self.run.cursor.is_wanted()
+            || has_timeouts()
+            || self.wants_next()
+            || is_late()
     }
 
     /// Blocks the run if its journal is too long, and returns whether it is. The run stops visibly,

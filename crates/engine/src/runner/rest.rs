@@ -35,7 +35,7 @@ impl Runner {
             return self.park();
         }
         if self.seat.has_news() {
-            return self.commit_news(is_running);
+            return self.commit_news(cx, is_running);
         }
         self.wait(cx, is_running)
     }
@@ -70,12 +70,16 @@ impl Runner {
     }
 
     /// Commits decided entries. A run that sleeps for long leaves memory with the same commit.
-    fn commit_news(&mut self, is_running: bool) -> TurnResult {
+    fn commit_news(&mut self, cx: &mut Context<'_>, is_running: bool) -> TurnResult {
         if !is_running && self.has_nothing_to_start() && self.sleeps_long() && self.may_leave() {
             return self.park();
         }
         self.send(Hold::Keep, None);
-        TurnResult::Progress
+        // Only its answer makes anything else possible, and everything else that comes wakes us.
+        match self.seat.poll_commit(cx) {
+            Poll::Ready(seated) => self.seated(seated),
+            Poll::Pending => TurnResult::Idle,
+        }
     }
 
     /// Waits for the next event. After a while the runner publishes the waits of the code, and
