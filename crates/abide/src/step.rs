@@ -127,7 +127,7 @@ impl<'a, T> Step<'a, T> {
     /// input that does not serialize blocks it too, because it could not be compared.
     pub fn input<I: Serialize>(mut self, input: &I) -> Self {
         match Input::written(input) {
-            Ok(input) => self.options.input = Some(Fingerprint::new(input.hash, &input.payload)),
+            Ok(input) => self.options.input = Some(Box::new(Fingerprint::new(input.hash, &input.payload))),
             Err(_) if planted(Bug::UnwrittenInputIgnored) => {}
             Err(error) => self.name.refuse_input(&error),
         }

@@ -66,7 +66,11 @@ mod tests {
         let op = |nth| Op { kind: OpKind::Child, name: Name::new("kid").expect("a name"), key: None, nth };
         let started = |nth: u32| {
             let child = ExecutionId::new(format!("kid-{nth}")).expect("an id");
-            Event::ChildStarted { op: op(nth), child, input: crate::Fingerprint::of(&Payload::from("1")) }
+            Event::ChildStarted {
+                op: op(nth),
+                child,
+                input: crate::Fingerprint::of(&Payload::from("1")).into(),
+            }
         };
         let outcome = Outcome::Success(Payload::from("1"));
         let events = [

@@ -18,6 +18,7 @@ impl Command {
     }
 
     /// Returns the same command with this build as the finder of the obstacle.
+    #[inline]
     pub fn found_by(self, build: &Name) -> Self {
         match self {
             Self::Block { reason, build: None } => Self::Block { reason, build: Some(build.clone()) },

@@ -19,6 +19,7 @@ impl Decision {
     }
 
     /// Does the same for an event that comes from this place in the code.
+    #[inline]
     pub fn record_from(
         self,
         mut site: Option<SiteMark>,

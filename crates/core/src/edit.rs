@@ -48,7 +48,7 @@ impl EditFates {
                 self.rerun_at.insert(op.index(), entry.seq);
             }
             Event::Unblocked { remedied: Some(Remedied { op, declared: Some(declared), .. }), .. } => {
-                self.accepted.entry(op.index()).or_default().push(*declared);
+                self.accepted.entry(op.index()).or_default().push(**declared);
             }
             Event::Blocked { .. }
             | Event::Unblocked { .. }
@@ -59,7 +59,7 @@ impl EditFates {
             | Event::DeadlinePassed { .. } => {}
             Event::StepRecorded(StepRecord { op, outcome: Outcome::Unrecordable(_), input, .. }) => {
                 match input {
-                    Some(input) => self.lost_inputs.insert(op.index(), input.clone()),
+                    Some(input) => self.lost_inputs.insert(op.index(), (**input).clone()),
                     None => self.lost_inputs.remove(&op.index()),
                 };
                 self.went_on_at = entry.seq;

@@ -84,7 +84,7 @@ pub enum Event {
         /// The id of the child.
         child: ExecutionId,
         /// The input of the child.
-        input: Fingerprint,
+        input: Box<Fingerprint>,
     },
     /// A child that the workflow waited for has its outcome, or could not be started.
     ChildFinished {
@@ -218,7 +218,7 @@ pub struct Remedied {
     /// The decision.
     pub remedy: Remedy,
     /// The input that the code declared, if the decision accepts a record with another input.
-    pub declared: Option<ContentHash>,
+    pub declared: Option<Box<ContentHash>>,
 }
 
 /// An entry of a driver's own kind. A program that does not know the driver can still number, show,
@@ -318,7 +318,7 @@ pub struct StepRecord {
     /// The number of the attempt that had this outcome, from 1.
     pub attempt: u32,
     /// The input that the code declared for the step, if any.
-    pub input: Option<Fingerprint>,
+    pub input: Option<Box<Fingerprint>>,
 }
 
 growable!(StepRecord {
@@ -369,7 +369,7 @@ impl Event {
     /// Returns the recorded input, if it is compared with the input that the code declares.
     pub fn input(&self) -> Option<&Fingerprint> {
         match self {
-            Self::StepRecorded(StepRecord { input, op, .. }) if op.kind != OpKind::Task => input.as_ref(),
+            Self::StepRecorded(StepRecord { input, op, .. }) if op.kind != OpKind::Task => input.as_deref(),
             Self::ChildStarted { input, .. } => Some(input),
             _ => None,
         }

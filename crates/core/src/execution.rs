@@ -299,7 +299,7 @@ impl Execution {
                     let ways_on = text::ways_on(id, current).unwrap_or_default();
                     return Err(Refusal::NotThisWay { remedy, block: current.to_string(), ways_on });
                 }
-                Some(Remedied { op: op.clone(), remedy, declared })
+                Some(Remedied { op: op.clone(), remedy, declared: declared.map(Box::new) })
             }
             (found, Some(StepRemedy { step, .. })) => {
                 return Err(Refusal::NotThisStep { step, op: found.map(|(op, _)| op.clone()) });
@@ -330,7 +330,7 @@ impl Execution {
             Command::StartChild { op, child, start } => {
                 let input = start.fingerprint();
                 let message = self.message_to(child.clone(), "start", (self.as_parent(), Body::Start(start)));
-                Ok(Decision::new(Event::ChildStarted { op, child, input }, vec![message]))
+                Ok(Decision::new(Event::ChildStarted { op, child, input: Box::new(input) }, vec![message]))
             }
             Command::FinishChild { op, outcome } => Ok(Event::ChildFinished { op, outcome }.into()),
             Command::CancelChild { op, child } => {

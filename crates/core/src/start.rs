@@ -243,7 +243,7 @@ mod tests {
 
     fn started(nth: u32, child: &str) -> Event {
         let input = Fingerprint::of(&Payload::from("1"));
-        Event::ChildStarted { op: op(nth), child: id(child), input }
+        Event::ChildStarted { op: op(nth), child: id(child), input: input.into() }
     }
 
     fn ended(nth: u32) -> Event {

@@ -247,7 +247,8 @@ mod tests {
         let mut execution = execution();
         let op = Op { kind: OpKind::Child, name: name("kid"), key: None, nth: 1 };
         let child = ExecutionId::new("kid").expect("an id");
-        let event = Event::ChildStarted { op, child, input: crate::Fingerprint::of(&Payload::from("1")) };
+        let event =
+            Event::ChildStarted { op, child, input: crate::Fingerprint::of(&Payload::from("1")).into() };
         execution.apply(&Entry::new(2, Timestamp::default(), event));
         execution
     }

@@ -84,7 +84,7 @@ fn events() -> Vec<Event> {
             op: op(OpKind::Step),
             outcome,
             attempt: 2,
-            input: Some(fingerprint("7")),
+            input: Some(fingerprint("7").into()),
         })
     };
     let lost = Unrecordable { reason: "too large".to_owned() };
@@ -97,7 +97,7 @@ fn events() -> Vec<Event> {
     let accepted = Remedied {
         op: Op { key: Some(name("ann")), ..op(OpKind::Child) },
         remedy: Remedy::Accept,
-        declared: Some(fingerprint("8").hash),
+        declared: Some(fingerprint("8").hash.into()),
     };
     let clash = NameClash::Kinds { name: name("x"), first: OpKind::Step, second: OpKind::Promise };
     vec![
@@ -128,7 +128,7 @@ fn events() -> Vec<Event> {
             expected: text("bool"),
             complaint: text("c"),
         })),
-        Event::ChildStarted { op: op(OpKind::Child), child, input: fingerprint("7") },
+        Event::ChildStarted { op: op(OpKind::Child), child, input: fingerprint("7").into() },
         Event::Unblocked { by: by(), remedied: Some(accepted) },
         Event::Blocked {
             reason: Block::OtherInput(Box::new(OtherInput {

@@ -10,13 +10,14 @@ use crate::Result;
 
 /// The answer of a store, which comes some time later. Dropping it does not undo the operation.
 ///
-/// It is a type of its own and no boxed future: an answer that is there already, or that a store
-/// keeps beside the operation, takes no memory of its own.
+/// It is a type of its own and no boxed future: an answer that a store keeps beside the operation
+/// takes no memory of its own.
 #[must_use = "the caller learns from it how the operation ended"]
 pub struct Answer<T>(Source<T>);
 
 enum Source<T> {
-    Ready(Option<Result<T>>),
+    /// Boxed, because some answers are large, and most come otherwise.
+    Ready(Option<Box<Result<T>>>),
     Pending(Arc<dyn Unanswered<T>>),
     Future(Pin<Box<dyn Future<Output = Result<T>> + Send>>),
 }
@@ -30,7 +31,7 @@ pub trait Unanswered<T>: Send + Sync {
 impl<T> Answer<T> {
     /// Returns an answer that is there already.
     pub fn ready(answer: Result<T>) -> Self {
-        Self(Source::Ready(Some(answer)))
+        Self(Source::Ready(Some(Box::new(answer))))
     }
 
     /// Returns the answer that an operation will keep.
@@ -57,7 +58,7 @@ impl<T> Future for Answer<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         match &mut self.get_mut().0 {
-            Source::Ready(answer) => Poll::Ready(answer.take().expect("an answer is taken once")),
+            Source::Ready(answer) => Poll::Ready(*answer.take().expect("an answer is taken once")),
             Source::Pending(operation) => operation.poll(cx),
             Source::Future(future) => future.as_mut().poll(cx),
         }

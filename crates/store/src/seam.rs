@@ -336,8 +336,8 @@ impl Unreadable {
 /// How long a program leaves an execution alone that only a newer program can read.
 pub const NEWER_PAUSE: Duration = Duration::from_secs(5);
 
-/// The records of a commit. Most have one.
-pub type Records = SmallVec<[Record; 1]>;
+/// The records of a commit. Most have one, or two: the last step, and the end.
+pub type Records = SmallVec<[Record; 2]>;
 
 /// The changes of a commit. They are shared, because the sender may have to send them again.
 #[derive(Clone, Debug)]

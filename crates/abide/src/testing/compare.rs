@@ -126,7 +126,7 @@ fn input_difference(one: &Event, other: &Event) -> Option<String> {
 
 fn input_of(event: &Event) -> Option<&Fingerprint> {
     match event {
-        Event::StepRecorded(record) => record.input.as_ref(),
+        Event::StepRecorded(record) => record.input.as_deref(),
         Event::ChildStarted { input, .. } => Some(input),
         _ => None,
     }

@@ -447,7 +447,7 @@ mod tests {
         let event = Event::ChildStarted {
             op,
             child: ExecutionId::new("child").unwrap(),
-            input: abide_core::Fingerprint::of(&Payload::from("1")),
+            input: abide_core::Fingerprint::of(&Payload::from("1")).into(),
         };
         let entry = Entry::new(2, Timestamp::default(), event);
         let store = MemoryStore::new(Arc::new(Zero), Bounds::default());

@@ -26,10 +26,10 @@ impl OpenOp {
     }
 
     /// Returns the fingerprint of the declared input, which people read too.
-    pub(crate) fn input(&self) -> Option<Fingerprint> {
+    pub(crate) fn input(&self) -> Option<Box<Fingerprint>> {
         match &self.request {
             Request::Step(options) => options.input.clone(),
-            Request::Child { start, .. } => Some(start.fingerprint()),
+            Request::Child { start, .. } => Some(start.fingerprint().into()),
             _ => None,
         }
     }

@@ -66,7 +66,7 @@ pub struct StepOptions {
     /// The time limit of one attempt.
     pub timeout: Option<Duration>,
     /// The declared input.
-    pub input: Option<Fingerprint>,
+    pub input: Option<Box<Fingerprint>>,
     /// Decides whether the policy is followed after a failure.
     pub retry_if: Option<RetryIf>,
 }

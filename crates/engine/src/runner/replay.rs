@@ -219,7 +219,13 @@ impl Runner {
         }
         let (op, recorded, declared) = (op.clone(), recorded.clone(), slot.input()?);
         let (recorded_site, site) = (self.run.sites.of(entry), Some(slot.site.to_string()));
-        Some(Block::OtherInput(Box::new(OtherInput { op, recorded, declared, recorded_site, site })))
+        Some(Block::OtherInput(Box::new(OtherInput {
+            op,
+            recorded,
+            declared: *declared,
+            recorded_site,
+            site,
+        })))
     }
 
     /// Describes the operations that the code asks for now, for messages.

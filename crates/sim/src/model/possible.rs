@@ -59,7 +59,7 @@ pub(super) fn contradicts(expected: &Expected, entry: &Entry, journal: &[Entry])
     };
     let accepts = |later: &Entry| match &later.event {
         Event::Unblocked { remedied: Some(Remedied { op, declared: accepted, .. }), .. } => {
-            Some(op) == entry.event.op() && *accepted == Some(declared)
+            Some(op) == entry.event.op() && accepted.as_deref() == Some(&declared)
         }
         _ => false,
     };

@@ -138,7 +138,7 @@ fn large_entry_is_kept(subject: &Subject) {
     let bytes: Vec<u8> = (0..1_000_000_u32).map(|n| n.to_le_bytes()[0]).collect();
     let op = Op { kind: OpKind::Step, name: name("large"), key: None, nth: 1 };
     let outcome = Outcome::Success(Payload::from(bytes));
-    let input = Some(Fingerprint::of(&Payload::from("7")));
+    let input = Some(Box::new(Fingerprint::of(&Payload::from("7"))));
     subject.record(&mut held, Command::RecordStep(StepRecord { op, outcome, attempt: 1, input }));
     let draft = subject.draft(&held).then(step("after"));
     subject.commit(&draft, &mut held);

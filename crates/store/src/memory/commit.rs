@@ -50,7 +50,7 @@ impl MemoryState {
             self.table = table;
         }
         let changes = Arc::make_mut(&mut commit.changes);
-        changes.records = [transacted.record.clone()].into();
+        changes.records = [transacted.record.clone()].into_iter().collect();
         changes.state = transacted.state;
         Ok((commit, Some(transacted.record)))
     }
