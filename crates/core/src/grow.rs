@@ -30,12 +30,21 @@ macro_rules! growable {
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 use serde::ser::SerializeTuple as _;
+                struct Gained<'a>(&'a $type);
+                impl serde::Serialize for Gained<'_> {
+                    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                        // Not used where nothing was gained yet.
+                        let Self(_whole) = self;
+                        let count = 0 $(+ usize::from(_whole.$gained.is_some()))*;
+                        let list = $crate::grow::Gained::<S>::new(serializer, count)?;
+                        $(let list = list.with($tag, &_whole.$gained)?;)*
+                        list.end()
+                    }
+                }
                 const COUNT: usize = [$(stringify!($field)),+].len() + 1;
                 let mut tuple = serializer.serialize_tuple(COUNT)?;
                 $(tuple.serialize_element(&self.$field)?;)+
-                tuple.serialize_element(&$crate::grow::Gained([
-                    $(($tag, $crate::grow::bytes(&self.$gained)),)*
-                ]))?;
+                tuple.serialize_element(&Gained(self))?;
                 tuple.end()
             }
         }
@@ -68,47 +77,46 @@ macro_rules! growable {
 
 pub(crate) use growable;
 
-/// The fields that a structure gained, with their tags; unset fields are not written.
-pub(crate) struct Gained<const N: usize>(pub(crate) [(u32, Option<Bytes>); N]);
+/// The list of the fields that a structure gained, as it is written.
+pub(crate) struct Gained<S: Serializer>(S::SerializeSeq);
 
-impl<const N: usize> Serialize for Gained<N> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let set = || self.0.iter().filter_map(|(tag, bytes)| Some((tag, bytes.as_ref()?.as_slice())));
-        let mut list = serializer.serialize_seq(Some(set().count()))?;
-        for (tag, bytes) in set() {
-            list.serialize_element(&(tag, bytes))?;
-        }
-        list.end()
+impl<S: Serializer> Gained<S> {
+    /// Begins the list of as many fields as are set.
+    pub(crate) fn new(serializer: S, count: usize) -> Result<Self, S::Error> {
+        serializer.serialize_seq(Some(count)).map(Self)
     }
-}
 
-/// The bytes of a field that is set. Most are few, and every entry has some: those are not
-/// allocated. A place in the code, which is the longest that is frequent, is among them.
-pub(crate) enum Bytes {
-    Few([u8; FEW], usize),
-    Many(Vec<u8>),
+    /// Writes a field with its tag, if it is set.
+    pub(crate) fn with<T: Serialize>(mut self, tag: u32, field: &Option<T>) -> Result<Self, S::Error> {
+        let Some(field) = field else { return Ok(self) };
+        // Most fields are short, and every entry has some: those are not allocated. A place in the
+        // code, which is the longest that is frequent, is among them.
+        let mut few = [0; FEW];
+        match postcard::to_slice(field, &mut few) {
+            Ok(written) => self.0.serialize_element(&(tag, Bytes(written)))?,
+            Err(_) => {
+                let many = postcard::to_allocvec(field).expect("types of this crate always serialize");
+                self.0.serialize_element(&(tag, Bytes(&many)))?;
+            }
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn end(self) -> Result<S::Ok, S::Error> {
+        self.0.end()
+    }
 }
 
 const FEW: usize = 64;
 
-impl Bytes {
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Few(bytes, length) => &bytes[..*length],
-            Self::Many(bytes) => bytes,
-        }
-    }
-}
+/// Bytes that are written at once. A slice is written as postcard writes any other: byte by byte,
+/// with the same result.
+struct Bytes<'a>(&'a [u8]);
 
-/// Returns the bytes of a field that is set.
-pub(crate) fn bytes<T: Serialize>(field: &Option<T>) -> Option<Bytes> {
-    let field = field.as_ref()?;
-    let mut few = [0; FEW];
-    if let Ok(written) = postcard::to_slice(field, &mut few) {
-        let length = written.len();
-        return Some(Bytes::Few(few, length));
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
     }
-    Some(Bytes::Many(postcard::to_allocvec(field).expect("types of this crate always serialize")))
 }
 
 /// Reads the next of the original fields.
