@@ -87,8 +87,9 @@ struct Queued<O: Operation> {
 }
 
 struct Work<O: Operation> {
-    /// Dropped with the answer: the caller may keep the rest for long.
-    operation: Option<O>,
+    /// Dropped by the caller with the answer, and not by the writer: what it is made of was
+    /// allocated on the caller's thread, and other threads free it at a multiple of the cost.
+    operation: O,
     output: Option<Result<O::Output>>,
     /// Returns its place in the queue when the operation is answered.
     permit: Option<OwnedSemaphorePermit>,
@@ -96,7 +97,7 @@ struct Work<O: Operation> {
 
 /// Returns the job of an operation, and its answer.
 pub(crate) fn queue<O: Operation>(operation: O, queued_at: Moment) -> (Ticket, Answer<O::Output>) {
-    let work = Mutex::new(Work { operation: Some(operation), output: None, permit: None });
+    let work = Mutex::new(Work { operation, output: None, permit: None });
     let queued = Arc::new(Queued { work, answer: Mutex::new(AnswerCell::Waiting(None)), queued_at });
     (Ticket(queued.clone()), Answer::of(queued))
 }
@@ -108,10 +109,8 @@ impl<O: Operation> Queued<O> {
 
     /// Puts the answer, and returns the waker of the caller.
     fn put(&self, answer: Result<O::Output>) -> Option<Waker> {
-        let mut work = self.work();
-        let done = (work.operation.take(), work.permit.take());
-        drop(work);
-        drop(done);
+        let permit = self.work().permit.take();
+        drop(permit);
         let mut cell = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *cell, AnswerCell::Answered(answer)) {
             AnswerCell::Waiting(waker) => waker,
@@ -123,8 +122,7 @@ impl<O: Operation> Queued<O> {
 impl<O: Operation> Job for Queued<O> {
     fn apply(&self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed> {
         let mut work = self.work();
-        let operation = work.operation.as_mut().expect("an operation with an answer is not applied again");
-        work.output = match operation.apply(batch) {
+        work.output = match work.operation.apply(batch) {
             Ok(output) => Some(Ok(output)),
             Err(Stop::Refused(error)) => Some(Err(error)),
             Err(Stop::Sql(error)) => return Err(Failed::Sql(BatchFailure::of(&error))),
@@ -156,11 +154,11 @@ impl<O: Operation> Job for Queued<O> {
     }
 
     fn runs_user_code(&self) -> bool {
-        self.work().operation.as_ref().is_some_and(Operation::runs_user_code)
+        self.work().operation.runs_user_code()
     }
 
     fn can_do_without(&self) -> bool {
-        self.work().operation.as_mut().is_some_and(Operation::can_do_without)
+        self.work().operation.can_do_without()
     }
 
     fn queued_at(&self) -> Moment {
