@@ -10,6 +10,7 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Failure, Fingerprint, OpKind, Outcome, Retry};
 use abide_engine::{Delivery, Inside, Request, RetryIf, Standing, StepOptions, panics};
+use pin_project_lite::pin_project;
 use serde::Serialize;
 
 use crate::canonical::Input;
@@ -22,8 +23,45 @@ use crate::probe::Stead;
 use crate::slot::LazyOp;
 use crate::upgrade::{Upgrade, upgrade_option};
 
-/// One run of a step's closure.
-type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+pin_project! {
+    /// A step's closure, and the future of its running attempt, in one place: a step that has run
+    /// once has taken memory once.
+    struct Closure<F, Fut> {
+        run: F,
+        #[pin]
+        future: Option<Fut>,
+    }
+}
+
+/// A step's closure, without its type.
+trait Attempts<T>: Send {
+    /// Begins an attempt, in the place of the last one.
+    fn begin(self: Pin<&mut Self>);
+    /// Polls the attempt that has begun.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>>;
+    /// Drops the attempt.
+    fn stop(self: Pin<&mut Self>);
+}
+
+impl<T, F, Fut> Attempts<T> for Closure<F, Fut>
+where
+    F: FnMut() -> Fut + Send,
+    Fut: Future<Output = Result<T>> + Send,
+{
+    fn begin(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        let future = (this.run)();
+        this.future.set(Some(future));
+    }
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        self.project().future.as_pin_mut().map_or(Poll::Pending, |future| future.poll(cx))
+    }
+
+    fn stop(self: Pin<&mut Self>) {
+        self.project().future.set(None);
+    }
+}
 
 /// A step that is about to run. Await it; options come first.
 ///
@@ -34,44 +72,40 @@ type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 pub struct Step<'a, T> {
     ctx: Ctx,
     name: OpName,
-    run: Box<dyn FnMut() -> Attempt<'a, T> + Send + 'a>,
+    closure: Pin<Box<dyn Attempts<T> + 'a>>,
     options: StepOptions,
     upgrade: Upgrade<T>,
     slot: LazyOp,
-    running: Option<Running<'a, T>>,
+    running: Option<Running>,
     /// The value of the attempt that ended, as it was read back from its recorded form.
     given: Option<T>,
 }
 
 /// A running attempt of a step's closure.
-struct Running<'a, T> {
+struct Running {
     attempt: u32,
     inside: Arc<Inside>,
-    /// `None` once it is dropped.
-    future: Option<Attempt<'a, T>>,
 }
 
-impl<T> Drop for Running<'_, T> {
+impl<T> Drop for Step<'_, T> {
     fn drop(&mut self) {
-        // Destructors of a half-finished closure run as part of this step.
-        let future = self.future.take();
-        self.inside.enter(|| drop(future));
+        stop(&mut self.running, &mut self.closure);
     }
 }
 
-// The closure's future is pinned in its own box; nothing else here is ever pinned.
+// The closure's future is pinned in the closure's box; nothing else here is ever pinned.
 impl<T> Unpin for Step<'_, T> {}
 
 impl<'a, T> Step<'a, T> {
     #[track_caller]
-    pub(crate) fn new<F, Fut>(ctx: Ctx, name: &str, mut run: F) -> Self
+    pub(crate) fn new<F, Fut>(ctx: Ctx, name: &str, run: F) -> Self
     where
         F: FnMut() -> Fut + Send + 'a,
         Fut: Future<Output = Result<T>> + Send + 'a,
     {
-        let run = Box::new(move || -> Attempt<'a, T> { Box::pin(run()) });
+        let closure = Box::pin(Closure { run, future: None });
         let (name, options, slot) = (OpName::new(name), StepOptions::default(), LazyOp::New);
-        Self { ctx, name, run, options, upgrade: Upgrade::default(), slot, running: None, given: None }
+        Self { ctx, name, closure, options, upgrade: Upgrade::default(), slot, running: None, given: None }
     }
 
     op_options!();
@@ -151,7 +185,7 @@ where
         };
         let attempt = match op.poll(cx) {
             Standing::Wait => {
-                this.running = None;
+                stop(&mut this.running, &mut this.closure);
                 return Poll::Pending;
             }
             Standing::Delivered(Delivery::Outcome(Outcome::Success(_))) if this.given.is_some() => {
@@ -159,7 +193,7 @@ where
                 return this.given.take().map_or(Poll::Pending, |given| Poll::Ready(Ok(given)));
             }
             Standing::Delivered(delivery) => {
-                this.running = None;
+                stop(&mut this.running, &mut this.closure);
                 return delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery);
             }
             Standing::Running(attempt) => attempt,
@@ -170,11 +204,11 @@ where
                     }
                     return Poll::Pending;
                 }
-                let (run, inside) = (&mut this.run, op.inside());
-                match op.poll_closure(&inside, |_| Poll::Ready(catch_unwind(AssertUnwindSafe(run)))) {
-                    Poll::Ready(Ok(future)) => {
-                        this.running = Some(Running { attempt, inside, future: Some(future) });
-                    }
+                stop(&mut this.running, &mut this.closure);
+                let inside = op.inside();
+                let begin = AssertUnwindSafe(|| this.closure.as_mut().begin());
+                match op.poll_closure(&inside, |_| Poll::Ready(catch_unwind(begin))) {
+                    Poll::Ready(Ok(())) => this.running = Some(Running { attempt, inside }),
                     Poll::Ready(Err(panic)) => {
                         op.finish(attempt, Outcome::Failure(panics::failure(panic)));
                     }
@@ -184,18 +218,27 @@ where
             }
         };
         let running = this.running.as_mut().filter(|running| running.attempt == attempt);
-        let Some(Running { inside, future: Some(future), .. }) = running else { return Poll::Pending };
-        let polled =
-            op.poll_closure(inside, |cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        let Some(Running { inside, .. }) = running else { return Poll::Pending };
+        let closure = &mut this.closure;
+        let polled = op.poll_closure(inside, |cx| {
+            match catch_unwind(AssertUnwindSafe(|| closure.as_mut().poll(cx))) {
                 Ok(polled) => polled.map(data::outcome_of),
                 Err(panic) => Poll::Ready((Outcome::Failure(panics::failure(panic)), None)),
-            });
+            }
+        });
         if let Poll::Ready((outcome, given)) = polled {
-            this.running = None;
+            stop(&mut this.running, &mut this.closure);
             this.given = given;
             op.finish(attempt, outcome);
         }
         Poll::Pending
+    }
+}
+
+/// Drops the running attempt. Destructors of a half-finished closure run as part of its step.
+fn stop<T>(running: &mut Option<Running>, closure: &mut Pin<Box<dyn Attempts<T> + '_>>) {
+    if let Some(Running { inside, .. }) = running.take() {
+        inside.enter(|| closure.as_mut().stop());
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Ledger {
     /// taken. It stays where the store put it: it is large.
     leased: Box<Leased>,
     records: Records,
+    /// The memory for the state of the next commit, once there was one before it.
+    state: Vec<u8>,
     /// The first entry of the run that follows `records`.
     next: Option<Record>,
     consumed: Vec<MessageId>,
@@ -116,6 +118,7 @@ impl Ledger {
             has_open: false,
             leased,
             records: Records::new(),
+            state: Vec::new(),
             next: None,
             consumed: Vec::new(),
             outgoing: Vec::new(),
@@ -289,7 +292,7 @@ impl Ledger {
             changes: Arc::new(Changes {
                 records: std::mem::take(&mut self.records),
                 next: self.next.take(),
-                state: codec::encode(&self.leased.execution),
+                state: self.encoded(),
                 summary,
                 consumed: std::mem::take(&mut self.consumed),
                 outgoing: std::mem::take(&mut self.outgoing),
@@ -298,6 +301,15 @@ impl Ledger {
             hold: terms.hold,
             transaction,
             alone: terms.alone,
+        }
+    }
+
+    /// Returns the bytes of the state.
+    fn encoded(&mut self) -> Vec<u8> {
+        let bytes = std::mem::take(&mut self.state);
+        match bytes.capacity() {
+            0 => codec::encode(&self.leased.execution),
+            _ => codec::encode_behind(bytes, &self.leased.execution),
         }
     }
 
@@ -370,7 +382,14 @@ impl Ledger {
                 self.leased.version = self.leased.version.next();
                 self.durable = self.durable.max(flight.entry_count);
                 let suspicion = flight.commit.changes.summary.suspicion.as_ref();
-                Flushed::Committed { committed, is_alone: suspicion.is_some_and(Suspicion::is_alone) }
+                let is_alone = suspicion.is_some_and(Suspicion::is_alone);
+                // The store's part of it goes first, so that nobody else has the changes.
+                drop(flight.answer);
+                if let Some(Changes { mut state, .. }) = Arc::into_inner(flight.commit.changes) {
+                    state.clear();
+                    self.state = state;
+                }
+                Flushed::Committed { committed, is_alone }
             }
             Ok(CommitOutcome::Fenced(fence)) => {
                 Flushed::Lost(format!("execution {} was fenced: {fence}", self.leased.execution.address()))
