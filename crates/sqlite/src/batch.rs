@@ -216,6 +216,16 @@ impl Batch<'_> {
         self.shared.clock.now()
     }
 
+    /// Gives the row that was just inserted its number. SQLite takes the one after the greatest in
+    /// the table, which is mostly the right one: a smaller one after the last rows were pruned.
+    pub(crate) fn number(&self, number: i64, renumber: &str) -> rusqlite::Result<()> {
+        let given = self.connection.last_insert_rowid();
+        if given != number {
+            self.connection.prepare_cached(renumber)?.execute([given, number])?;
+        }
+        Ok(())
+    }
+
     /// Returns the session, if it may write at `now`.
     pub(crate) fn live_session(
         &mut self,

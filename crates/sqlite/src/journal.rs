@@ -75,21 +75,22 @@ impl Pack {
         match (previous, happened, skip) {
             (_, None, None) => {
                 let append = batch.frequent(Frequent::JournalAppendPlain)?;
-                append.execute((row, key, previous, seq, body))?
+                append.execute((key, previous, seq, body))?
             }
             (_, Some(happened), None) => {
                 let append = batch.frequent(Frequent::JournalAppendTold)?;
-                append.execute((row, key, previous, seq, happened, body))?
+                append.execute((key, previous, seq, happened, body))?
             }
             (None, Some(BEGAN), Some(skip)) if seq == 1 => {
                 let begin = batch.frequent(Frequent::JournalBegin)?;
-                begin.execute((row, key, skip.as_slice(), body))?
+                begin.execute((key, skip.as_slice(), body))?
             }
             (_, _, Some(skip)) => {
                 let append = batch.frequent(Frequent::JournalAppend)?;
-                append.execute((row, key, previous, seq, happened, skip.as_slice(), body))?
+                append.execute((key, previous, seq, happened, skip.as_slice(), body))?
             }
         };
+        batch.number(*row, sql::JOURNAL_RENUMBER)?;
         Ok(())
     }
 }

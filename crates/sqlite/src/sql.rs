@@ -160,20 +160,26 @@ INSERT INTO abide_executions (
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?13)
 ON CONFLICT (namespace, id) DO NOTHING";
 /// Like [`EXECUTION_INSERT`], for an execution that is born leased, and runs (1): its rank is 0 and
-/// its epoch 1. Each parameter costs as much as several columns.
+/// its epoch 1. Each parameter costs as much as several columns. SQLite gives the key, as for most
+/// rows of the journal: it then goes to the end of the table, and does not search it for a row with
+/// that key first. [`EXECUTION_RENUMBER`] follows if the key is not the expected one.
 pub(crate) const EXECUTION_BEAR: &str = "
 INSERT INTO abide_executions (
-    key, namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, version, status, head, state
+    namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, version, status, head, state
 )
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, 1, 0, 1, ?9, ?10)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, 1, 0, 1, ?8, ?9)
 ON CONFLICT (namespace, id) DO NOTHING";
 /// Like [`EXECUTION_BEAR`], for an execution without a parent.
 pub(crate) const EXECUTION_BEAR_TOP: &str = "
 INSERT INTO abide_executions (
-    key, namespace, id, queue, place, rank, place_at, epoch, version, status, head, state
+    namespace, id, queue, place, rank, place_at, epoch, version, status, head, state
 )
-VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 1, 0, 1, ?7, ?8)
+VALUES (?1, ?2, ?3, ?4, 0, ?5, 1, 0, 1, ?6, ?7)
 ON CONFLICT (namespace, id) DO NOTHING";
+pub(crate) const EXECUTION_RENUMBER: &str = "
+UPDATE abide_executions
+SET key = ?2
+WHERE key = ?1";
 pub(crate) const EXECUTION_TARGET: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, care_at
 FROM abide_executions
@@ -306,21 +312,25 @@ WHERE place > 4 AND place = ?1 AND rank = 0
 ORDER BY place_at
 LIMIT 1";
 pub(crate) const JOURNAL_APPEND: &str = "
-INSERT INTO abide_journal (row, execution, previous, seq, happened, skip, body)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+INSERT INTO abide_journal (execution, previous, seq, happened, skip, body)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 /// Like [`JOURNAL_APPEND`], for the first row of an execution: it has no predecessor, and its last
 /// entry, the first, says that a run began (1).
 pub(crate) const JOURNAL_BEGIN: &str = "
-INSERT INTO abide_journal (row, execution, seq, happened, skip, body)
-VALUES (?1, ?2, 1, 1, ?3, ?4)";
+INSERT INTO abide_journal (execution, seq, happened, skip, body)
+VALUES (?1, 1, 1, ?2, ?3)";
 /// Like [`JOURNAL_APPEND`], for a row without a list of predecessors: most have none.
 pub(crate) const JOURNAL_APPEND_TOLD: &str = "
-INSERT INTO abide_journal (row, execution, previous, seq, happened, body)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+INSERT INTO abide_journal (execution, previous, seq, happened, body)
+VALUES (?1, ?2, ?3, ?4, ?5)";
 /// Like [`JOURNAL_APPEND_TOLD`], for a row that the feed does not report.
 pub(crate) const JOURNAL_APPEND_PLAIN: &str = "
-INSERT INTO abide_journal (row, execution, previous, seq, body)
-VALUES (?1, ?2, ?3, ?4, ?5)";
+INSERT INTO abide_journal (execution, previous, seq, body)
+VALUES (?1, ?2, ?3, ?4)";
+pub(crate) const JOURNAL_RENUMBER: &str = "
+UPDATE abide_journal
+SET row = ?2
+WHERE row = ?1";
 pub(crate) const JOURNAL_LINK: &str = "
 SELECT previous, seq, execution
 FROM abide_journal

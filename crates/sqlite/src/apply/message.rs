@@ -168,20 +168,28 @@ impl Batch<'_> {
         let (id, queue) = (execution.address().id.as_str(), state.queue.number());
         let (epoch, status, head) = (integer(state.lease.epoch.0), summary.status as u8, state.anchor.head);
         let is_born_leased = (rank, epoch, summary.status) == (0, 1, Status::Running);
-        Ok(match (is_born_leased, parent, parent_run) {
+        let born_count = match (is_born_leased, parent, parent_run) {
             (true, None, None) => {
                 let bear = self.frequent(Frequent::ExecutionBearTop)?;
-                bear.execute((key, namespace, id, queue, place, place_at, head, sheet))?
+                bear.execute((namespace, id, queue, place, place_at, head, sheet))?
             }
             (true, ..) => {
                 let bear = self.frequent(Frequent::ExecutionBear)?;
-                bear.execute((key, namespace, id, queue, parent, parent_run, place, place_at, head, sheet))?
+                bear.execute((namespace, id, queue, parent, parent_run, place, place_at, head, sheet))?
             }
-            (false, ..) => self.frequent(Frequent::ExecutionInsert)?.execute(params![
-                key, namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, status, head,
-                sheet
-            ])?,
-        })
+            (false, ..) => {
+                let insert = self.frequent(Frequent::ExecutionInsert)?;
+                let columns = params![
+                    key, namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, status,
+                    head, sheet
+                ];
+                return Ok(insert.execute(columns)?);
+            }
+        };
+        if born_count == 1 {
+            self.number(*key, sql::EXECUTION_RENUMBER)?;
+        }
+        Ok(born_count)
     }
 
     pub(crate) fn tag(&self, start: &Start, (namespace, key): (i64, i64)) -> rusqlite::Result<()> {
