@@ -162,6 +162,7 @@ impl Interned {
         let id = 1 + id_max(connection, sql::NAME_ID_MAX)?;
         let checksum = name_sum(id, name.as_str());
         connection.prepare_cached(sql::NAME_INSERT)?.execute(params![id, name.as_str(), checksum])?;
+        connection.prepare_cached(sql::META_SET)?.execute(params!["name_id_max", id])?;
         self.add_name(id, name.clone());
         Ok(id)
     }

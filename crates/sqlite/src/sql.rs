@@ -128,13 +128,7 @@ ORDER BY id";
 pub(crate) const NAME_ID_MAX: &str = "
 SELECT MAX(
     COALESCE((SELECT MAX(id) FROM abide_names), 0),
-    COALESCE((
-        SELECT namespace
-        FROM abide_executions
-        WHERE namespace BETWEEN 1 AND 1 << 48 AND TYPEOF(namespace) = 'integer'
-        ORDER BY namespace DESC
-        LIMIT 1
-    ), 0)
+    COALESCE((SELECT value FROM abide_meta WHERE name = 'name_id_max'), 0)
 )";
 pub(crate) const NAME_INSERT: &str = "
 INSERT INTO abide_names (id, name, checksum)

@@ -37,25 +37,25 @@ CREATE TABLE abide_routes (
 );
 CREATE TABLE abide_executions (
     key INTEGER PRIMARY KEY,
-    namespace INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    queue INTEGER NOT NULL,
-    parent INTEGER,
-    parent_run INTEGER,
-    place INTEGER NOT NULL,
-    rank INTEGER NOT NULL,
-    place_at INTEGER NOT NULL,
-    epoch INTEGER NOT NULL,
-    version INTEGER NOT NULL,
-    takeover_count INTEGER NOT NULL DEFAULT 0,
-    status INTEGER NOT NULL,
-    care_at INTEGER,
-    head INTEGER NOT NULL,
-    seal INTEGER GENERATED ALWAYS AS (",
+    namespace,
+    id,
+    queue,
+    parent,
+    parent_run,
+    place,
+    rank,
+    place_at,
+    epoch,
+    version,
+    takeover_count DEFAULT 0,
+    status,
+    care_at,
+    head,
+    seal GENERATED ALWAYS AS (",
     seal!(),
     ") STORED,
-    state BLOB NOT NULL,
-    UNIQUE (namespace, id)
+    state,
+    UNIQUE (id, namespace)
 );
 CREATE INDEX abide_executions_place ON abide_executions (place, rank, place_at)
     WHERE place > 4;
@@ -67,12 +67,12 @@ CREATE INDEX abide_executions_care ON abide_executions (namespace, care_at)
     WHERE care_at IS NOT NULL;
 CREATE TABLE abide_journal (
     row INTEGER PRIMARY KEY,
-    execution INTEGER NOT NULL,
-    previous INTEGER,
-    seq INTEGER NOT NULL,
-    happened INTEGER,
-    skip BLOB,
-    body BLOB NOT NULL
+    execution,
+    previous,
+    seq,
+    happened,
+    skip,
+    body
 );
 CREATE TABLE abide_runs (
     execution INTEGER NOT NULL,
