@@ -146,9 +146,8 @@ pub(crate) enum Frequent {
     ExecutionBear,
     ExecutionBearTop,
     ExecutionKeep,
-    ExecutionKeepRunning,
     ExecutionRelease,
-    ExecutionComplete,
+    ExecutionEnd,
     JournalAppend,
     JournalBegin,
     JournalAppendTold,
@@ -159,7 +158,7 @@ pub(crate) enum Frequent {
 /// Frequent statements, held for the whole transaction: fetching one from the cache of the
 /// connection costs a tenth of an operation.
 #[derive(Default)]
-pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 12]);
+pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 11]);
 
 impl<'c> Statements<'c> {
     fn get(
@@ -182,9 +181,8 @@ impl Frequent {
             Self::ExecutionBear => sql::EXECUTION_BEAR,
             Self::ExecutionBearTop => sql::EXECUTION_BEAR_TOP,
             Self::ExecutionKeep => sql::EXECUTION_KEEP,
-            Self::ExecutionKeepRunning => sql::EXECUTION_KEEP_RUNNING,
             Self::ExecutionRelease => sql::EXECUTION_RELEASE,
-            Self::ExecutionComplete => sql::EXECUTION_COMPLETE,
+            Self::ExecutionEnd => sql::EXECUTION_END,
             Self::JournalAppend => sql::JOURNAL_APPEND,
             Self::JournalBegin => sql::JOURNAL_BEGIN,
             Self::JournalAppendTold => sql::JOURNAL_APPEND_TOLD,

@@ -102,10 +102,27 @@ fn unexpected(row: &Row<'_>, index: usize, found: Type) -> rusqlite::Error {
     rusqlite::Error::InvalidColumnType(index, name, found)
 }
 
-pub(crate) fn status(row: &Row<'_>, index: usize) -> rusqlite::Result<Status> {
-    let number: u8 = row.get(index)?;
-    Status::from_number(number).ok_or_else(|| {
-        let complaint = format!("there is no status {number}");
+/// Returns the status for the index of statuses, which finds few executions among many. An execution
+/// with another status is not in it.
+pub(crate) fn indexed(status: Status) -> Option<u8> {
+    match status {
+        Status::Blocked | Status::Failed | Status::Cancelled => Some(status as u8),
+        Status::Scheduled
+        | Status::Running
+        | Status::Sleeping
+        | Status::Waiting
+        | Status::Paused
+        | Status::Completed
+        | Status::Damaged => None,
+    }
+}
+
+/// Reads the status from its column, if the index of statuses has it.
+pub(crate) fn status(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Status>> {
+    let Some(number) = row.get::<_, Option<u8>>(index)? else { return Ok(None) };
+    let status = Status::from_number(number).filter(|status| indexed(*status).is_some());
+    status.map(Some).ok_or_else(|| {
+        let complaint = format!("there is no status {number} in the index");
         rusqlite::Error::FromSqlConversionFailure(index, Type::Integer, complaint.into())
     })
 }
@@ -303,12 +320,17 @@ impl Target {
         let mut statement = connection.prepare_cached(sql::EXECUTION_UNREADABLE)?;
         statement
             .query_row(rusqlite::params![namespace, address.id.as_str()], |row| {
-                let status = status(row, 6).unwrap_or(Status::Damaged);
+                let place = Place::read(row, 3).unwrap_or(Place::Damaged(Timestamp::default()));
+                let status = match (status(row, 6), place) {
+                    (Ok(Some(status)), _) => status,
+                    (Ok(None), Place::Finished(_)) => Status::Completed,
+                    (Ok(None), _) | (Err(_), _) => Status::Damaged,
+                };
                 Ok(Self {
                     key: row.get(0)?,
                     epoch: epoch(row, 2).ok(),
                     queue: ReadyQueue::of(number(row, 1)?.unwrap_or(0)),
-                    place: Place::read(row, 3).unwrap_or(Place::Damaged(Timestamp::default())),
+                    place,
                     origin: 0,
                     // The next holder finds the fault.
                     standing: Standing { status, listens: Listens::Everything, run: None },

@@ -125,6 +125,7 @@ pub(crate) const NAMES: &str = "
 SELECT id, name, checksum
 FROM abide_names
 ORDER BY id";
+/// The greatest number that was ever given to a name, which may be lost.
 pub(crate) const NAME_ID_MAX: &str = "
 SELECT MAX(
     COALESCE((SELECT MAX(id) FROM abide_names), 0),
@@ -153,22 +154,22 @@ INSERT INTO abide_executions (
 )
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?13)
 ON CONFLICT (namespace, id) DO NOTHING";
-/// Like [`EXECUTION_INSERT`], for an execution that is born leased, and runs (1): its rank is 0 and
-/// its epoch 1. Each parameter costs as much as several columns. SQLite gives the key, as for most
+/// Like [`EXECUTION_INSERT`], for an execution that is born leased, and runs: its rank is 0 and its
+/// epoch 1. Each parameter costs as much as several columns. SQLite gives the key, as for most
 /// rows of the journal: it then goes to the end of the table, and does not search it for a row with
 /// that key first. [`EXECUTION_RENUMBER`] follows if the key is not the expected one.
 pub(crate) const EXECUTION_BEAR: &str = "
 INSERT INTO abide_executions (
-    namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, version, status, head, state
+    namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, version, head, state
 )
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, 1, 0, 1, ?8, ?9)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, 1, 0, ?8, ?9)
 ON CONFLICT (namespace, id) DO NOTHING";
 /// Like [`EXECUTION_BEAR`], for an execution without a parent.
 pub(crate) const EXECUTION_BEAR_TOP: &str = "
 INSERT INTO abide_executions (
-    namespace, id, queue, place, rank, place_at, epoch, version, status, head, state
+    namespace, id, queue, place, rank, place_at, epoch, version, head, state
 )
-VALUES (?1, ?2, ?3, ?4, 0, ?5, 1, 0, 1, ?6, ?7)
+VALUES (?1, ?2, ?3, ?4, 0, ?5, 1, 0, ?6, ?7)
 ON CONFLICT (namespace, id) DO NOTHING";
 pub(crate) const EXECUTION_RENUMBER: &str = "
 UPDATE abide_executions
@@ -200,24 +201,21 @@ FROM abide_executions
 WHERE key = ?1";
 pub(crate) const EXECUTION_KEEP: &str = "
 UPDATE abide_executions
-SET version = version + 1, status = ?5, head = ?6, state = ?7
-WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
-/// Like [`EXECUTION_KEEP`], for an execution that ran (1) and runs on: SQLite does not look at the
-/// index of statuses.
-pub(crate) const EXECUTION_KEEP_RUNNING: &str = "
-UPDATE abide_executions
 SET version = version + 1, head = ?5, state = ?6
-WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4 AND status = 1";
+WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_RELEASE: &str = "
 UPDATE abide_executions
-SET version = version + 1, status = ?5, head = ?6, state = ?7, place = ?8, rank = ?9, place_at = ?10
+SET version = version + 1, head = ?5, state = ?6, place = ?7, rank = ?8, place_at = ?9
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
-/// Like [`EXECUTION_RELEASE`], to the place of ended executions and with a result (6): most
-/// executions end only once, with a result.
-pub(crate) const EXECUTION_COMPLETE: &str = "
+/// Like [`EXECUTION_RELEASE`], to the place of ended executions: most executions end only once.
+pub(crate) const EXECUTION_END: &str = "
 UPDATE abide_executions
-SET version = version + 1, status = 6, head = ?5, state = ?6, place = 4, rank = 0, place_at = ?7
+SET version = version + 1, head = ?5, state = ?6, place = 4, rank = 0, place_at = ?7
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
+pub(crate) const EXECUTION_STATUS: &str = "
+UPDATE abide_executions
+SET status = ?2
+WHERE key = ?1";
 /// The epoch is absent for a row that has lost it.
 pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
@@ -490,13 +488,13 @@ WHERE key = ?1"
 pub(crate) const TROUBLED_AFTER: &str = "
 SELECT key
 FROM abide_executions INDEXED BY abide_executions_trouble
-WHERE status IN (5, 7) AND status = ?1 AND key > ?2
+WHERE status IS NOT NULL AND status = ?1 AND key > ?2
 ORDER BY key
 LIMIT ?3";
 pub(crate) const TROUBLED_BEFORE: &str = "
 SELECT key
 FROM abide_executions INDEXED BY abide_executions_trouble
-WHERE status IN (5, 7) AND status = ?1 AND key < ?2
+WHERE status IS NOT NULL AND status = ?1 AND key < ?2
 ORDER BY key DESC
 LIMIT ?3";
 /// Place 8 is that of executions that were set aside. They are few, so they are sorted.

@@ -20,7 +20,7 @@ use crate::interned::Interned;
 use crate::journal::{self, Chain, Page, Skips};
 use crate::legible::{LegibleRow, meant_by, stand_in};
 use crate::place::Place;
-use crate::rows::{count, epoch, integer, status, timestamp_maybe, unsigned};
+use crate::rows::{count, epoch, integer, timestamp_maybe, unsigned};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 
@@ -438,9 +438,7 @@ impl Candidate {
         let sheet = legible.sound().ok();
         let told = sheet.as_ref().and_then(|sheet| {
             let summary = sheet.summary().ok()?;
-            // The column is a copy, for an index.
-            let status = status(row, 12).unwrap_or(summary.status);
-            Some(Summary { status, care_at: legible.care_at?, ..summary })
+            Some(Summary { care_at: legible.care_at?, ..summary })
         });
         Ok(Self {
             key: legible.key,

@@ -1,7 +1,7 @@
 //! `commit`: the changes that the holder of a lease writes.
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Status, Timestamp};
+use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Timestamp};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
 
@@ -16,7 +16,7 @@ use crate::job::Operation;
 use crate::journal::{self, Packs};
 use crate::mail::read_sum;
 use crate::place::{Columns, Holder, Place};
-use crate::rows::{LeaseState, Target, integer};
+use crate::rows::{LeaseState, Target, indexed, integer};
 use crate::sheet::Draft;
 use crate::tallies::Given;
 use crate::view::address;
@@ -294,40 +294,28 @@ impl CommitWork {
     ) -> Result<(), Stop> {
         let key = self.key();
         self.update_seldom(batch, cached, after)?;
-        let Commit { lease, expected, changes, .. } = &self.commit;
+        let Commit { lease, expected, .. } = &self.commit;
         let Columns { place, .. } = Place::Held(self.holder(cached)).columns();
         let epoch = integer(lease.epoch.0);
-        let (before, status) = (integer(expected.0), changes.summary.status);
-        let runs_on = (cached.state.status, status) == (Status::Running, Status::Running);
-        cached.state.status = status;
+        let before = integer(expected.0);
         cached.state.lease.version = expected.next();
         cached.state.anchor.version = expected.next();
         let head = cached.state.anchor.head;
         let settled = cached.state.is_newborn.then(|| Place::Held(self.holder(cached).settled()));
         let sheet = self.sheet.sealed(&cached.state.cold, &cached.state.anchor);
-        let same = match after {
-            None if runs_on && settled.is_none() => {
-                let keep = batch.frequent(Frequent::ExecutionKeepRunning)?;
+        let changed = match after.map(|after| after.place).or(settled) {
+            None => {
+                let keep = batch.frequent(Frequent::ExecutionKeep)?;
                 keep.execute((key, epoch, place, before, head, sheet))?
             }
-            _ => 0,
-        };
-        let changed = match (after.map(|after| after.place).or(settled), status) {
-            _ if same == 1 => 1,
-            // Also if the status in the row has changed by damage since it was read.
-            (None, status) => {
-                let keep = batch.frequent(Frequent::ExecutionKeep)?;
-                keep.execute((key, epoch, place, before, status as u8, head, sheet))?
+            Some(Place::Finished(at)) => {
+                let end = batch.frequent(Frequent::ExecutionEnd)?;
+                end.execute((key, epoch, place, before, head, sheet, at.as_micros()))?
             }
-            (Some(Place::Finished(at)), Status::Completed) => {
-                let complete = batch.frequent(Frequent::ExecutionComplete)?;
-                complete.execute((key, epoch, place, before, head, sheet, at.as_micros()))?
-            }
-            (Some(released), status) => {
+            Some(released) => {
                 let Columns { place: to, rank, place_at } = released.columns();
                 let release = batch.frequent(Frequent::ExecutionRelease)?;
-                let status = status as u8;
-                release.execute((key, epoch, place, before, status, head, sheet, to, rank, place_at))?
+                release.execute((key, epoch, place, before, head, sheet, to, rank, place_at))?
             }
         };
         if changed != 1 {
@@ -372,6 +360,11 @@ impl CommitWork {
             batch.connection.prepare_cached(sql::EXECUTION_PROGRESS)?.execute([self.key()])?;
             cached.state.takeover_count = 0;
         }
+        let status = self.commit.changes.summary.status;
+        if indexed(status) != indexed(cached.state.status) {
+            batch.connection.prepare_cached(sql::EXECUTION_STATUS)?.execute((self.key(), indexed(status)))?;
+        }
+        cached.state.status = status;
         Ok(())
     }
 
@@ -418,7 +411,7 @@ impl CommitWork {
 mod tests {
     use std::sync::Arc;
 
-    use abide_core::{Payload, codec};
+    use abide_core::{Payload, Status, codec};
     use abide_store::conformance::block_on;
     use abide_store::{Changes, Claim, Leased, Store};
 
@@ -447,27 +440,32 @@ mod tests {
         }
     }
 
-    /// A row whose status has changed by damage gets the status of the commit, whichever statement
-    /// writes it.
+    /// The index of statuses lists an execution for as long as it has one of the listed statuses.
     #[test]
     fn a_commit_writes_the_status_that_it_tells() {
         const STATUS: &str = "SELECT status FROM abide_executions WHERE id = 'a'";
-        for damaged in ["1", "3", "7"] {
+        const RUNNING: (Status, Option<u8>) = (Status::Running, None);
+        const BLOCKED: (Status, Option<u8>) = (Status::Blocked, Some(5));
+        let ends = [(Status::Completed, None), (Status::Failed, Some(7)), (Status::Cancelled, Some(8))];
+        let cases = ends.map(|end| [RUNNING, end]).map(Vec::from).into_iter();
+        let cases = cases.chain(ends.map(|end| [BLOCKED, BLOCKED, RUNNING, BLOCKED, end]).map(Vec::from));
+        for case in cases {
             let (_folder, ours, _theirs) = pair();
             let session = register(&ours, "default");
             start(&ours, "a");
             let claim =
                 Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
             let mut leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
-            for _ in 0..2 {
-                let text = ["UPDATE abide_executions SET status = ", damaged].concat();
-                inside(&ours, move |batch| Ok(batch.connection.execute_batch(&text)?)).unwrap();
-                block_on(ours.commit(commit_of(&leased, Hold::Keep, Vec::new()))).unwrap();
+            for (status, expected) in case {
+                let mut commit = commit_of(&leased, Hold::Keep, Vec::new());
+                let changes = Arc::make_mut(&mut commit.changes);
+                changes.summary.status = status;
+                block_on(ours.commit(commit)).unwrap();
                 leased.version = leased.version.next();
-                let status: u8 =
+                let found: Option<u8> =
                     inside(&ours, |batch| Ok(batch.connection.query_row(STATUS, [], |row| row.get(0))?))
                         .unwrap();
-                assert_eq!(status, Status::Running as u8, "{damaged}");
+                assert_eq!(found, expected, "{status:?}");
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::caches::{CachedRow, Inbox};
 use crate::error::Stop;
 use crate::journal::{self, Link};
 use crate::place::{self, Columns, Holder, Place, ReadyQueue};
-use crate::rows::{LeaseState, Target, integer, unsigned};
+use crate::rows::{LeaseState, Target, indexed, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity};
 use crate::sql;
 
@@ -166,7 +166,8 @@ impl Batch<'_> {
         let mut sheet = Draft::of(summary, execution);
         let sheet = sheet.sealed(&state.cold, &state.anchor);
         let (id, queue) = (execution.address().id.as_str(), state.queue.number());
-        let (epoch, status, head) = (integer(state.lease.epoch.0), summary.status as u8, state.anchor.head);
+        let (epoch, status, head) =
+            (integer(state.lease.epoch.0), indexed(summary.status), state.anchor.head);
         let is_born_leased = (rank, epoch, summary.status) == (0, 1, Status::Running);
         let born_count = match (is_born_leased, parent, parent_run) {
             (true, None, None) => {

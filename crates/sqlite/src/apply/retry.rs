@@ -12,7 +12,7 @@ use crate::error::Stop;
 use crate::journal;
 use crate::mail::read_sum;
 use crate::place::{Columns, Place};
-use crate::rows::{LeaseState, Target, micros, unsigned};
+use crate::rows::{LeaseState, Target, indexed, micros, unsigned};
 use crate::sheet::Draft;
 use crate::sql;
 
@@ -45,7 +45,7 @@ impl Batch<'_> {
         let mut sheet = Draft::of(&summary, &execution);
         let reopened = self.connection.prepare_cached(sql::EXECUTION_REOPEN)?.execute(params![
             target.key,
-            summary.status as u8,
+            indexed(summary.status),
             cached.state.anchor.head,
             sheet.sealed(&cached.state.cold, &cached.state.anchor),
             place,

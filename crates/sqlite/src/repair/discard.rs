@@ -20,7 +20,7 @@ use crate::job::Operation;
 use crate::journal::{self, Link};
 use crate::legible::LegibleRow;
 use crate::place::{Columns, Place, ReadyQueue};
-use crate::rows::{integer, unsigned};
+use crate::rows::{indexed, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::sql;
 use crate::store::SqliteStore;
@@ -211,7 +211,7 @@ impl DiscardWork {
             parent,
             parent_run,
             integer(damaged.version.0),
-            summary.status as u8,
+            indexed(summary.status),
             head,
             sheet.sealed(&cold, &anchor),
             place,

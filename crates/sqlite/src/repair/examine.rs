@@ -14,7 +14,7 @@ use crate::error::Stop;
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
 use crate::place::{Columns, Place, ReadyQueue};
-use crate::rows::{epoch, integer, status, timestamp_maybe};
+use crate::rows::{epoch, indexed, integer, status, timestamp_maybe};
 use crate::sheet::{Base, Cold};
 use crate::view::{address, run_chain};
 use crate::{newborns, sql};
@@ -90,7 +90,7 @@ struct Suspect {
     place: Place,
     columns: Columns,
     queue: ReadyQueue,
-    status: Status,
+    status: Option<Status>,
     care_at: Option<Timestamp>,
     is_sealed: bool,
     cold: Cold,
@@ -211,7 +211,8 @@ fn check_columns(
     stored: &Execution,
     (route, origin, now): (Option<&Route>, i64, Timestamp),
 ) -> Option<&'static str> {
-    let Suspect { cold, summary, status, .. } = suspect;
+    let Suspect { cold, summary, .. } = suspect;
+    let status = summary.status;
     if let Place::Damaged(_) = suspect.place {
         return Some("it was set aside because it could not be read, and can be read now");
     }
@@ -219,9 +220,9 @@ fn check_columns(
     let is_active = stored.phase().is_active();
     let told = stored.summary(&summary.waiting);
     let queue_is_right = route == Some(&stored.route()) && suspect.queue.priority == stored.priority();
-    if status != &summary.status {
+    if suspect.status.and_then(indexed) != indexed(status) {
         Some("its status is not that of its summary")
-    } else if status.is_terminal() != stored.is_finished() || (!is_active && *status != told.status) {
+    } else if status.is_terminal() != stored.is_finished() || (!is_active && status != told.status) {
         Some("its status and its state disagree")
     } else if ![told.listens, stored.summary_at_rest().listens].contains(&summary.listens) {
         Some("it listens to something else than its state says")

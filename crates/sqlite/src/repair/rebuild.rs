@@ -21,7 +21,7 @@ use crate::job::Operation;
 use crate::legible::LegibleRow;
 use crate::mail::message;
 use crate::place::{Columns, Place, ReadyQueue};
-use crate::rows::{Raw, integer, micros};
+use crate::rows::{Raw, indexed, integer, micros};
 use crate::sheet::{Draft, Sheet};
 use crate::sql;
 
@@ -290,7 +290,7 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
         epoch: Some(legible.epoch.unwrap_or(now.as_micros())),
         place: Some(place),
         columns: Some(place.columns()),
-        status: Some(found.summary.status as i64),
+        status: Some(indexed(found.summary.status).map(i64::from)),
         care_at: Some(care_at),
         parent_run: Some(parent_run),
         takeover_count: Some(legible.takeover_count.unwrap_or(0)),
@@ -312,7 +312,7 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
         number,
         rank,
         place_at,
-        written.status,
+        written.status.flatten(),
         micros(care_at),
         parent_run,
         written.takeover_count

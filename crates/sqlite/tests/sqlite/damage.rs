@@ -47,9 +47,10 @@ fn damage_is_found_and_named() {
             "execution \"a\": the state of execution \"a\" is damaged: its checksum is wrong",
         ),
         (
-            "UPDATE abide_executions SET status = 6 WHERE key = 2",
+            "UPDATE abide_executions SET status = 7 WHERE key = 2",
             "execution \"b\": its status is not that of its summary",
         ),
+        ("UPDATE abide_executions SET status = 6 WHERE key = 2", "execution \"b\": there is no status 6 in the index"),
         ("UPDATE abide_executions SET place = 4 * 77 + 3 WHERE key = 1", "execution \"a\": it is held by session 77, which is not registered"),
         ("UPDATE abide_executions SET place = 0 WHERE key = 2", "execution \"b\": nobody has had it, and nobody would"),
         ("UPDATE abide_executions SET place = 0, rank = 0, place_at = 0 WHERE key = 1", "execution \"a\": it stands where it does not belong"),
