@@ -46,6 +46,7 @@ mod reader;
 #[doc(hidden)]
 pub mod readers;
 mod repair;
+mod room;
 mod rows;
 mod schema;
 mod sheet;

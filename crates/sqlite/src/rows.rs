@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{BatchFailure, Meaning};
 use crate::place::{Place, ReadyQueue};
+use crate::room::Room;
 use crate::sheet::{Anchor, Base, Cold};
 use crate::sql;
 
@@ -183,6 +184,7 @@ pub(crate) struct LeaseState {
     pub(crate) status: Status,
     pub(crate) takeover_count: u32,
     pub(crate) care_at: Option<Timestamp>,
+    pub(crate) room: Room,
 }
 
 impl LeaseState {
@@ -198,7 +200,7 @@ impl LeaseState {
                     epoch: epoch(row, 8)?,
                     version: base.anchor.version,
                 };
-                Ok(Self {
+                let mut state = Self {
                     lease,
                     given_beat: place.holder().map_or(0, |holder| holder.beat),
                     is_newborn: place.holder().is_some_and(|holder| holder.is_newborn),
@@ -209,7 +211,11 @@ impl LeaseState {
                     status: sheet.standing()?.status,
                     takeover_count: row.get(12)?,
                     care_at: timestamp_maybe(row, 13)?,
-                })
+                    room: Room::default(),
+                };
+                state.sheet_room(Some(place.columns()));
+                state.fill(base.sheet_length());
+                Ok(state)
             })
             .optional()
     }

@@ -3,6 +3,9 @@
 //!
 //! It is one column instead of a dozen: binding, writing and reading a column costs more than its
 //! bytes. The sheet begins with a checksum of itself and of the columns that change only with it.
+//!
+//! It may end with zeros. SQLite writes a row in place if its size stays the same; otherwise it
+//! removes the row from its page and inserts it again. So a sheet leaves room for the next one.
 
 use std::error::Error;
 
@@ -126,9 +129,20 @@ impl Draft {
 
     /// Returns the whole sheet.
     pub(crate) fn sealed(&mut self, cold: &Cold, anchor: &Anchor) -> &[u8] {
+        self.padded(cold, anchor, |length| length)
+    }
+
+    /// Returns the whole sheet, with zeros up to the length that `wanted` returns for its own.
+    pub(crate) fn padded(
+        &mut self,
+        cold: &Cold,
+        anchor: &Anchor,
+        wanted: impl FnOnce(usize) -> usize,
+    ) -> &[u8] {
         self.bytes.truncate(self.prepared);
         let bytes = std::mem::take(&mut self.bytes);
         self.bytes = codec::append(bytes, cold);
+        self.bytes.resize(wanted(self.bytes.len()).max(self.bytes.len()), 0);
         let sum = anchor.sum(self.sum.bytes(&self.bytes[self.prepared..]));
         checksum::put(&mut self.bytes, sum);
         &self.bytes
@@ -169,11 +183,11 @@ impl<'a> Sheet<'a> {
         let prepared = &rest[..rest.len() - cold_bytes.len()];
         let sum = |_: &[u8]| anchor.sum(Checksum::new().bytes(prepared).bytes(cold_bytes));
         checksum::checked(bytes, sum).ok_or_else(|| damaged("its checksum is wrong"))?;
-        // Bytes after it would be lost when the sheet is written again.
-        let Ok((cold, [])) = postcard::take_from_bytes(cold_bytes) else {
-            return Err(DecodeError::Newer);
-        };
-        Ok(Self { cold, summary, state })
+        // Bytes after it, except zeros, would be lost when the sheet is written again.
+        match postcard::take_from_bytes(cold_bytes) {
+            Ok((cold, rest)) if rest.iter().all(|byte| *byte == 0) => Ok(Self { cold, summary, state }),
+            _ => Err(DecodeError::Newer),
+        }
     }
 
     /// Opens the sheet of the execution with this id. An error about damage names the id.
@@ -237,6 +251,11 @@ impl<'r> Base<'r> {
         Ok(Self { key, namespace, id, queue, parent, anchor, sheet: blob(row, at + 7)? })
     }
 
+    /// Returns the bytes of the sheet.
+    pub(crate) fn sheet_length(&self) -> usize {
+        self.sheet.len()
+    }
+
     /// Returns the sheet, if it is intact.
     pub(crate) fn sheet(&self) -> rusqlite::Result<Sheet<'r>> {
         Sheet::of(self.id, self.sheet, &self.anchor)
@@ -261,8 +280,9 @@ mod tests {
         let cold = Cold::of_newborn(&start, 7, now);
         let mut draft = Draft::new(&execution.summary(&[]), &codec::encode(&execution));
         let prepared = draft.prepared;
-        let mut bytes = draft.sealed(&cold, &anchor).to_vec();
-        assert_eq!(Sheet::open(&bytes, &anchor).unwrap().cold, cold);
+        let length = draft.sealed(&cold, &anchor).len();
+        let mut bytes = draft.padded(&cold, &anchor, |length| length + 9).to_vec();
+        assert_eq!((bytes.len(), Sheet::open(&bytes, &anchor).unwrap().cold), (length + 9, cold));
         bytes.push(7);
         let sum = Checksum::new().bytes(&bytes[CHECKSUM_BYTES..prepared]).bytes(&bytes[prepared..]);
         checksum::put(&mut bytes, anchor.sum(sum));

@@ -20,7 +20,7 @@ use crate::rows::{LeaseState, Target, indexed, integer};
 use crate::sheet::Draft;
 use crate::tallies::Given;
 use crate::view::address;
-use crate::{sql, user_transaction};
+use crate::{room, sql, user_transaction};
 
 pub(crate) struct CommitWork {
     commit: Commit,
@@ -302,8 +302,12 @@ impl CommitWork {
         cached.state.anchor.version = expected.next();
         let head = cached.state.anchor.head;
         let settled = cached.state.is_newborn.then(|| Place::Held(self.holder(cached).settled()));
-        let sheet = self.sheet.sealed(&cached.state.cold, &cached.state.anchor);
-        let changed = match after.map(|after| after.place).or(settled) {
+        let to = after.map(|after| after.place).or(settled);
+        let room = cached.state.sheet_room(to.map(Place::columns));
+        let LeaseState { cold, anchor, .. } = &cached.state;
+        let sheet = self.sheet.padded(cold, anchor, |length| room::filled(length, room));
+        let length = sheet.len();
+        let changed = match to {
             None => {
                 let keep = batch.frequent(Frequent::ExecutionKeep)?;
                 keep.execute((key, epoch, place, before, head, sheet))?
@@ -322,6 +326,7 @@ impl CommitWork {
             let what = format!("the row of execution {key} is not what it was a moment ago");
             return Err(Stop::corrupt(what));
         }
+        cached.state.fill(length);
         batch.caches.targets.remove(&key);
         if after.is_some() {
             self.released(batch, cached);

@@ -12,6 +12,7 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal;
 use crate::place::{Place, ReadyQueue};
+use crate::room::Room;
 use crate::rows::{LeaseState, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Identity};
 use crate::sql;
@@ -76,7 +77,7 @@ fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entr
     };
     let of = (parent, began.start.parent.as_ref().map(|parent| parent.run));
     let inserted = Inserted { key, namespace, of, place, summary: &settled.summary };
-    if batch.insert_row(execution, &cached.state, &inserted)? != 1 {
+    if batch.insert_row(execution, &mut cached.state, &inserted)? != 1 {
         return Err(Stop::corrupt(format!("execution {} is not there and is", import.address())));
     }
     let mut imported = batch.connection.prepare_cached(sql::EXECUTION_IMPORTED)?;
@@ -110,6 +111,7 @@ fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &
         is_newborn: false,
         takeover_count,
         care_at: None,
+        room: Room::default(),
     }
 }
 

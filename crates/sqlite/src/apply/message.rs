@@ -16,6 +16,7 @@ use crate::caches::{CachedRow, Inbox};
 use crate::error::Stop;
 use crate::journal::{self, Link};
 use crate::place::{self, Columns, Holder, Place, ReadyQueue};
+use crate::room::{self, Room};
 use crate::rows::{LeaseState, Target, indexed, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity};
 use crate::sql;
@@ -76,7 +77,7 @@ impl Batch<'_> {
         let epoch = Epoch(u64::from(session.is_some()));
         let parent = self.parent_key(start, namespace)?;
         let id = execution.address().id.as_str();
-        let state = LeaseState {
+        let mut state = LeaseState {
             lease: LeaseRow { session, epoch, version: Version(0) },
             given_beat: place.holder().map_or(0, |holder| holder.beat),
             is_newborn: session.is_some(),
@@ -90,10 +91,11 @@ impl Batch<'_> {
                 Some(_) => care::after_lease(summary.care_at, now, self.terminate_grace()),
                 None => summary.care_at,
             },
+            room: Room::default(),
         };
         let of = (parent, start.parent.as_ref().map(|parent| parent.run));
         let columns = Inserted { key, namespace, of, place, summary: &summary };
-        let inserted = self.insert_row(&execution, &state, &columns)?;
+        let inserted = self.insert_row(&execution, &mut state, &columns)?;
         if inserted == 0 {
             self.caches.execution_key_max = Some(key - 1);
             self.caches.journal_row_max = Some(row - 1);
@@ -158,13 +160,15 @@ impl Batch<'_> {
     pub(super) fn insert_row(
         &mut self,
         execution: &Execution,
-        state: &LeaseState,
+        state: &mut LeaseState,
         inserted: &Inserted<'_>,
     ) -> Result<usize, Stop> {
         let Inserted { key, namespace, of: (parent, parent_run), place, summary } = inserted;
-        let Columns { place, rank, place_at } = place.columns();
+        let columns @ Columns { place, rank, place_at } = place.columns();
         let mut sheet = Draft::of(summary, execution);
-        let sheet = sheet.sealed(&state.cold, &state.anchor);
+        let sheet = sheet.padded(&state.cold, &state.anchor, |length| room::at_birth(length, state));
+        state.sheet_room(Some(columns));
+        state.fill(sheet.len());
         let (id, queue) = (execution.address().id.as_str(), state.queue.number());
         let (epoch, status, head) =
             (integer(state.lease.epoch.0), indexed(summary.status), state.anchor.head);

@@ -2,11 +2,11 @@
 
 /// The expression of `seal`: a sum, which changes when one of its columns does. SQLite computes it
 /// with each write of a row, and nobody writes it; `verify` computes it anew from the columns
-/// beside it. The moduli keep distant times from overflowing, and are primes, so no single changed
-/// byte is lost in them.
+/// beside it. The modulus keeps distant times from overflowing, and is a prime, so no single
+/// changed byte is lost in it. [`crate::room`] knows how many bytes it takes.
 macro_rules! seal {
     () => {
-        "place_at % 1000000007 + COALESCE(care_at, -1) % 998244353 + epoch + takeover_count + rank + place"
+        "(COALESCE(care_at, -1) - place_at) % 1000000007 + epoch + takeover_count + rank + place"
     };
 }
 

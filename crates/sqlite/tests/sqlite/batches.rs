@@ -168,3 +168,24 @@ fn a_full_queue_makes_its_callers_wait() {
     }
     assert_eq!(store.verify().unwrap().execution_count, 20);
 }
+
+/// SQLite then writes the row in place.
+#[test]
+fn a_row_keeps_its_size_from_its_birth_to_its_end() {
+    const SIZE: &str = "SELECT SUM(payload) FROM dbstat WHERE name = 'abide_executions'";
+    for step_count in [0, 1, 50] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let seat = fixture.seat(&store);
+        let size = || fixture.raw().query_row(SIZE, [], |row| row.get::<_, i64>(0)).expect("it is told");
+        let mut held = seat.born("a");
+        let born = size();
+        for nth in 1..=step_count {
+            seat.record(&mut held, vec![step(nth)]);
+            assert_eq!(size(), born, "after step {nth} of {step_count}");
+        }
+        seat.record(&mut held, vec![step(step_count + 1), complete()]);
+        assert_eq!(size(), born, "after {step_count} steps and the end");
+        assert!(store.verify().expect("it is looked at").is_sound());
+    }
+}

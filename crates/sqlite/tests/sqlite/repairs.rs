@@ -8,6 +8,7 @@ use abide_core::{Block, Body, By, Command, Epoch, Message, Parent, Start, Summar
 use abide_sqlite::{MessagesDropped, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{Changes, Clock, Commit, Hold, Store};
+use rusqlite::types::ValueRef;
 
 use crate::fixture::{
     Fixture, Held, Seat, address, complete, damaged, flow, kid, message, name, signal, start, step, submit,
@@ -99,11 +100,21 @@ pub(super) fn dump(fixture: &Fixture) -> Dump {
             // A seal follows from the columns beside it.
             let columns = names.iter().enumerate().skip(id_count).filter(|(_, name)| *name != "seal");
             for (index, column) in columns {
-                dump.insert((table, id.join("/"), column.clone()), cell(index));
+                let found = match row.get_ref(index).expect("any value") {
+                    ValueRef::Blob(sheet) if column == "state" => format!("{:?}", unpadded(sheet)),
+                    _ => cell(index),
+                };
+                dump.insert((table, id.join("/"), column.clone()), found);
             }
         }
     }
     dump
+}
+
+/// Returns the content of a sheet, without the zeros after it and the checksum, which covers them.
+fn unpadded(sheet: &[u8]) -> &[u8] {
+    let end = sheet.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    sheet.get(4..end).unwrap_or_default()
 }
 
 /// Returns the rows and columns that differ; executions are named by their id.
@@ -121,7 +132,7 @@ pub(super) fn differences(one: &Dump, other: &Dump) -> BTreeSet<(String, String)
 }
 
 fn quoted(id: &str) -> String {
-    format!("{:?}", rusqlite::types::ValueRef::Text(id.as_bytes()))
+    format!("{:?}", ValueRef::Text(id.as_bytes()))
 }
 
 pub(super) fn problems(store: &Arc<SqliteStore>) -> Vec<String> {
