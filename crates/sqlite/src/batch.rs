@@ -214,8 +214,8 @@ impl Batch<'_> {
         self.shared.clock.now()
     }
 
-    /// Gives the row that was just inserted its number. SQLite takes the one after the greatest in
-    /// the table, which is mostly the right one: a smaller one after the last rows were pruned.
+    /// Moves the row that was just inserted to its number. SQLite takes the one after the greatest
+    /// in the table. That is mostly the right one; after the last rows were pruned it is too small.
     pub(crate) fn number(&self, number: i64, renumber: &str) -> rusqlite::Result<()> {
         let given = self.connection.last_insert_rowid();
         if given != number {

@@ -1,7 +1,7 @@
 //! Rows that keep their size from commit to commit, so that SQLite writes them in place.
 //!
-//! A number takes as many bytes as it needs. What the numbers of a row gain or lose with a commit,
-//! the sheet gives or takes. A wrong guess costs time, and nothing else.
+//! A number takes as many bytes as it needs. The sheet makes up for what the numbers of its row
+//! gain or lose with a commit. A wrong guess costs time, and nothing else.
 
 use crate::place::Columns;
 use crate::rows::{LeaseState, integer, micros};
@@ -14,8 +14,8 @@ const PADDING_BYTES_MAX: usize = 64;
 /// The lengths of sheets that outgrow their rows are multiples of this.
 const STEP_BYTES: usize = 8;
 
-/// Returns the length of the first sheet of an execution, whose own length is `length`. An execution
-/// that is born leased often ends with its first commit.
+/// Returns the length of the first sheet of an execution, whose own length is `length`. An
+/// execution that is born leased often ends with its first commit.
 pub(crate) fn at_birth(length: usize, state: &LeaseState) -> usize {
     if state.is_newborn { length + RESERVED_BYTES } else { length }
 }
@@ -38,7 +38,7 @@ pub(crate) struct Room {
 }
 
 impl LeaseState {
-    /// Notes that the row has this place, or the same as before, and returns the length that is left
+    /// Notes that the row has this place, or the same as before. Returns the length that is left
     /// for a sheet if the row is to keep its size.
     pub(crate) fn sheet_room(&mut self, to: Option<Columns>) -> usize {
         if let Some(to) = to {
@@ -62,21 +62,59 @@ impl LeaseState {
         let times = micros(self.care_at).unwrap_or(-1).wrapping_sub(place_at) % 1_000_000_007;
         let small = integer(self.lease.epoch.0).saturating_add(place).saturating_add(rank);
         let seal = times.saturating_add(small).saturating_add(self.takeover_count.into());
-        [place, rank, place_at, seal].map(stored_bytes).iter().sum()
+        stored_bytes(place) + stored_bytes(rank) + stored_bytes(place_at) + stored_bytes(seal)
     }
 }
 
-/// Returns the bytes that SQLite stores for a number.
+/// Returns the bytes that SQLite stores for a number: none for 0 and 1.
 fn stored_bytes(number: i64) -> usize {
-    // Without the sign.
-    let bits = 64 - (number ^ (number >> 63)).leading_zeros();
-    match bits {
-        0 | 1 if number >= 0 => 0,
-        0..=7 => 1,
-        8..=15 => 2,
-        16..=23 => 3,
-        24..=31 => 4,
-        32..=47 => 6,
-        _ => 8,
+    const BY_WIDTH: [u8; 9] = [1, 1, 2, 3, 4, 6, 6, 8, 8];
+    if matches!(number, 0 | 1) {
+        return 0;
+    }
+    // The bits beside the sign, and the sign.
+    let width = 65 - (number ^ (number >> 63)).leading_zeros() as usize;
+    BY_WIDTH[width.div_ceil(8)].into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_take_as_many_bytes_as_sqlite_stores() {
+        let rows = [
+            (0, 0),
+            (1, 0),
+            (2, 1),
+            (-1, 1),
+            (127, 1),
+            (-128, 1),
+            (128, 2),
+            (-129, 2),
+            (0x7fff, 2),
+            (0x8000, 3),
+            (-0x8001, 3),
+            (0x7f_ffff, 3),
+            (0x80_0000, 4),
+            (0x7fff_ffff, 4),
+            (0x8000_0000, 6),
+            (0x7fff_ffff_ffff, 6),
+            (0x8000_0000_0000, 8),
+            (i64::MAX, 8),
+            (i64::MIN, 8),
+        ];
+        for (number, expected) in rows {
+            assert_eq!(stored_bytes(number), expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_sheet_fills_its_room_unless_that_is_too_small_or_much_too_large() {
+        for (length, room, expected) in
+            [(61, 70, 70), (70, 70, 70), (71, 70, 72), (61, 125, 125), (61, 126, 64)]
+        {
+            assert_eq!(filled(length, room), expected, "{length} in {room}");
+        }
     }
 }

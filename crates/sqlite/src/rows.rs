@@ -103,8 +103,8 @@ fn unexpected(row: &Row<'_>, index: usize, found: Type) -> rusqlite::Error {
     rusqlite::Error::InvalidColumnType(index, name, found)
 }
 
-/// Returns the status for the index of statuses, which finds few executions among many. An execution
-/// with another status is not in it.
+/// Returns the status for the index of statuses, which finds few executions among many. It does
+/// not have an execution with another status.
 pub(crate) fn indexed(status: Status) -> Option<u8> {
     match status {
         Status::Blocked | Status::Failed | Status::Cancelled => Some(status as u8),

@@ -155,7 +155,7 @@ INSERT INTO abide_executions (
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?13)
 ON CONFLICT (namespace, id) DO NOTHING";
 /// Like [`EXECUTION_INSERT`], for an execution that is born leased, and runs: its rank is 0 and its
-/// epoch 1. Each parameter costs as much as several columns. SQLite gives the key, as for most
+/// epoch 1. Each parameter costs as much as several columns. SQLite takes the next key, as for
 /// rows of the journal: it then goes to the end of the table, and does not search it for a row with
 /// that key first. [`EXECUTION_RENUMBER`] follows if the key is not the expected one.
 pub(crate) const EXECUTION_BEAR: &str = "

@@ -22,8 +22,8 @@ pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 /// mail. The status of all other executions is only in their sheets.
 ///
 /// The columns of executions and of the journal have neither types nor NOT NULL: SQLite would go
-/// through all of them with each write, for a twentieth of its work. Statements bind the right types,
-/// and readers check what they read.
+/// through all of them with each write, for a twentieth of its work. Statements bind the right
+/// types, and readers check what they read.
 ///
 /// The id comes first in its index: SQLite compares a text that comes first faster.
 ///
