@@ -118,6 +118,15 @@ pub(crate) fn indexed(status: Status) -> Option<u8> {
     }
 }
 
+/// Reads the status from its column as it is. A commit replaces a damaged one.
+fn listed(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<i64>> {
+    Ok(match row.get_ref(index)? {
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(number),
+        ValueRef::Real(_) | ValueRef::Text(_) | ValueRef::Blob(_) => Some(-1),
+    })
+}
+
 /// Reads the status from its column, if the index of statuses has it.
 pub(crate) fn status(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Status>> {
     let Some(number) = row.get::<_, Option<u8>>(index)? else { return Ok(None) };
@@ -181,7 +190,8 @@ pub(crate) struct LeaseState {
     pub(crate) anchor: Anchor,
     pub(crate) cold: Cold,
     pub(crate) entry_count: u64,
-    pub(crate) status: Status,
+    /// The status in its row, which the index of statuses lists.
+    pub(crate) listed: Option<i64>,
     pub(crate) takeover_count: u32,
     pub(crate) care_at: Option<Timestamp>,
     pub(crate) room: Room,
@@ -194,6 +204,8 @@ impl LeaseState {
             .query_row([key], |row| {
                 let base = Base::read(row)?;
                 let sheet = base.sheet()?;
+                // A commit replaces the summary, so it must be readable.
+                sheet.standing()?;
                 let place = Place::read(row, 9)?;
                 let lease = LeaseRow {
                     session: place.session(),
@@ -208,7 +220,7 @@ impl LeaseState {
                     anchor: base.anchor,
                     cold: sheet.cold,
                     entry_count: sheet.execution()?.entry_count(),
-                    status: sheet.standing()?.status,
+                    listed: listed(row, 14)?,
                     takeover_count: row.get(12)?,
                     care_at: timestamp_maybe(row, 13)?,
                     room: Room::default(),

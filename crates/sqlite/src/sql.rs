@@ -188,7 +188,8 @@ SELECT key, queue, epoch, place, rank, place_at, status, care_at
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const EXECUTION_LEASE: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, takeover_count, care_at
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, takeover_count, care_at,
+    status
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const EXECUTION_ADDRESS: &str = "

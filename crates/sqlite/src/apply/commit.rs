@@ -365,11 +365,11 @@ impl CommitWork {
             batch.connection.prepare_cached(sql::EXECUTION_PROGRESS)?.execute([self.key()])?;
             cached.state.takeover_count = 0;
         }
-        let status = self.commit.changes.summary.status;
-        if indexed(status) != indexed(cached.state.status) {
-            batch.connection.prepare_cached(sql::EXECUTION_STATUS)?.execute((self.key(), indexed(status)))?;
+        let listed = indexed(self.commit.changes.summary.status).map(i64::from);
+        if listed != cached.state.listed {
+            batch.connection.prepare_cached(sql::EXECUTION_STATUS)?.execute((self.key(), listed))?;
+            cached.state.listed = listed;
         }
-        cached.state.status = status;
         Ok(())
     }
 

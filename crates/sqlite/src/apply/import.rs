@@ -13,7 +13,7 @@ use crate::job::Operation;
 use crate::journal;
 use crate::place::{Place, ReadyQueue};
 use crate::room::Room;
-use crate::rows::{LeaseState, integer, unsigned};
+use crate::rows::{LeaseState, indexed, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Identity};
 use crate::sql;
 use crate::view::View;
@@ -106,7 +106,7 @@ fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &
         anchor: Anchor::new(identity, 0, version),
         cold: Cold { row_count: 0, ..Cold::of_newborn(start, 0, first.at) },
         entry_count: 0,
-        status: import.execution.summary(&[]).status,
+        listed: indexed(import.execution.summary(&[]).status).map(i64::from),
         given_beat: 0,
         is_newborn: false,
         takeover_count,

@@ -85,7 +85,7 @@ impl Batch<'_> {
             anchor: Anchor::new(Identity { key, namespace, id, queue, parent }, row, Version(0)),
             cold: Cold::of_newborn(start, row, now),
             entry_count: 1,
-            status: summary.status,
+            listed: indexed(summary.status).map(i64::from),
             takeover_count: 0,
             care_at: match session {
                 Some(_) => care::after_lease(summary.care_at, now, self.terminate_grace()),
