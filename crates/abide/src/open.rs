@@ -7,7 +7,7 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_core::{Bounds, InvalidName, Kind, Name, Namespace, Retry, text};
 use abide_engine::{Client, Engine, Options, Runtime, TaskCode, TokioRuntime};
-use abide_store::{Clock, Store};
+use abide_store::{Clock, IdleHook, Store};
 
 use crate::abide::Abide;
 use crate::build;
@@ -251,6 +251,17 @@ impl Builder {
     /// before its workflow goes on elsewhere (1 second). It may take twice as long.
     pub fn host_patience(mut self, duration: Duration) -> Self {
         self.options.host_patience = duration;
+        self
+    }
+
+    /// Sets what to do once this process has had no work for about a second after it had some. A
+    /// library does not know the allocator of its application, and an allocator that keeps memory
+    /// for each thread returns only that of the thread that asks it to. So the closure is called
+    /// on the threads of the runtime and on the thread that writes to the store. It must not block.
+    ///
+    /// What abide keeps only for speed is dropped before, which happens only with such a closure.
+    pub fn on_idle(mut self, hook: impl Fn() + Send + Sync + 'static) -> Self {
+        self.options.on_idle = Some(IdleHook::new(hook));
         self
     }
 

@@ -1,5 +1,7 @@
 //! The allocator of the binaries, and one that counts allocations on request, for benchmarks.
 //!
+//! This is the only crate with `unsafe` code.
+//!
 //! Allocations do not depend on the speed of a machine, so they can be compared with those of last
 //! year. While nobody counts, an allocation costs one more load of a value that never changes.
 //!
@@ -74,6 +76,23 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
         // SAFETY: as in `dealloc`; the caller's promises about `size` are passed on.
         unsafe { self.inner.realloc(block, layout, size) }
     }
+}
+
+/// Returns the free memory of this thread to the system, and that of threads that have ended. Each
+/// thread has a heap of its own, and mimalloc touches none but the caller's. Does nothing useful in
+/// a program with another allocator.
+pub fn give_back() {
+    mi_collect(true);
+}
+
+#[expect(unsafe_code, reason = "mimalloc is written in C")]
+// SAFETY: this is the declaration in mimalloc.h, `void mi_collect(bool force)`. C's `bool` is
+// Rust's.
+unsafe extern "C" {
+    // Safe to call at any time and on any thread: it takes no pointer, works on the calling
+    // thread's own heap and on free pages under the library's own locks, and moves no block that is
+    // in use. A thread that has not allocated yet has no heap to visit.
+    safe fn mi_collect(force: bool);
 }
 
 #[cfg(test)]

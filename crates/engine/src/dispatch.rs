@@ -8,6 +8,7 @@ use abide_core::{SessionId, Timestamp};
 use abide_store::{Answer, Claim, Error, ExecutionKey, Leased, Notice};
 
 use crate::engine::Inner;
+use crate::idle::Idleness;
 use crate::inbox::Arrival;
 use crate::pauses::{LONGEST_OF_STORE, Pauses};
 use crate::runtime::{BoxFuture, Moment};
@@ -53,6 +54,7 @@ struct Dispatcher {
     claim_after: Moment,
     /// The failures of claims since the last one that went through.
     failures: Pauses,
+    idleness: Idleness,
 }
 
 /// How long to wait before the store is asked again for executions that it believes not to be due.
@@ -80,6 +82,7 @@ impl Dispatcher {
             has_notices: true,
             claim_after: engine.runtime.moment(),
             failures: Pauses::default(),
+            idleness: Idleness::default(),
             engine,
         }
     }
@@ -98,11 +101,16 @@ impl Dispatcher {
             self.look_again_at = moment.after(self.engine.options.look_again_every);
             self.engine.watchers.look_again();
         }
+        let idle_look_at = self.look_for_idleness(moment);
         let runtime = &self.engine.runtime;
         // After a claim that failed, notices are taken until the next one.
         let (recurring, alarm) = match is_claim_due {
             true => (runtime.sleep(self.claim_after.since(moment)), never()),
-            false => (runtime.rest(self.sweep_at.min(self.look_again_at).since(moment)), self.alarm()),
+            false => {
+                let looks = [Some(self.sweep_at), Some(self.look_again_at), idle_look_at];
+                let next = looks.into_iter().flatten().min().unwrap_or(moment);
+                (runtime.rest(next.since(moment)), self.alarm())
+            }
         };
         let kicked = self.engine.kick.notified();
         tokio::select! {
@@ -128,6 +136,18 @@ impl Dispatcher {
             () = recurring => {}
             () = alarm => {}
         }
+    }
+
+    /// Calls the application's hook once after the engine has become idle. Returns when to look
+    /// again, if that cannot wait for the next sweep.
+    fn look_for_idleness(&mut self, moment: Moment) -> Option<Moment> {
+        let hook = self.engine.options.on_idle.as_ref()?;
+        if self.idleness.look(self.engine.activity(), moment) {
+            self.engine.residents().shrink();
+            self.engine.store.idle(hook);
+            self.engine.runtime.on_each_thread(hook.clone());
+        }
+        self.idleness.look_at()
     }
 
     fn next_due_at(&self) -> Option<Timestamp> {

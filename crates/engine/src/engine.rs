@@ -14,6 +14,7 @@ use crate::driver::{Driver, End};
 use crate::failures::{Failing, Failures};
 use crate::heartbeat::SignsOfLife;
 use crate::hosts::{Host, Hosts};
+use crate::idle::Activity;
 use crate::inbox::Arrival;
 use crate::left_commits::LeftCommits;
 use crate::lifetime::Lifetime;
@@ -65,7 +66,8 @@ pub(crate) struct Inner {
     /// When it last warned that an execution needs a newer version of abide.
     pub(crate) newer_said_at: Mutex<Option<Timestamp>>,
     resident_count: AtomicUsize,
-    runnable_count: AtomicUsize,
+    /// How many runners want to work, and above [`BEGUN`] how often one began to.
+    runnable: AtomicU64,
     is_closing: AtomicBool,
     /// Whether a shutdown lets running closures finish.
     is_draining: AtomicBool,
@@ -87,6 +89,10 @@ pub(crate) struct Inner {
     /// Notified when every resident has left.
     emptied: Notify,
 }
+
+/// One beginning in `Inner::runnable`. One number for both counts: a beginning then costs one
+/// atomic addition, as it would without the upper one.
+const BEGUN: u64 = 1 << 32;
 
 /// An execution in memory.
 struct Resident {
@@ -124,7 +130,7 @@ impl Engine {
             lifetime: Lifetime::default(),
             newer_said_at: Mutex::default(),
             resident_count: AtomicUsize::new(0),
-            runnable_count: AtomicUsize::new(0),
+            runnable: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
             is_draining: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
@@ -291,20 +297,26 @@ impl Inner {
 
     pub(crate) fn count_runnable(&self, is_runnable: bool) {
         if is_runnable {
-            self.runnable_count.fetch_add(1, Ordering::Relaxed);
+            self.runnable.fetch_add(BEGUN + 1, Ordering::Relaxed);
         } else {
-            self.runnable_count.fetch_sub(1, Ordering::Relaxed);
+            self.runnable.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// Returns how busy the engine is.
+    pub(crate) fn activity(&self) -> Activity {
+        let runnable = self.runnable.load(Ordering::Relaxed);
+        Activity { begun: runnable / BEGUN, runnable_count: runnable % BEGUN }
     }
 
     /// Whether only the caller wants to work: then a commit need not go to another thread.
     pub(crate) fn is_alone(&self) -> bool {
-        self.runnable_count.load(Ordering::Relaxed) <= 1
+        self.activity().runnable_count <= 1
     }
 
     /// Whether nothing wants to work.
     pub(crate) fn is_idle(&self) -> bool {
-        self.runnable_count.load(Ordering::Relaxed) == 0
+        self.activity().runnable_count == 0
     }
 
     /// Takes leased executions into memory and runs them, each when it may.

@@ -22,6 +22,7 @@ mod failures;
 mod follower;
 mod heartbeat;
 mod hosts;
+mod idle;
 mod inbox;
 mod journal;
 mod kept;

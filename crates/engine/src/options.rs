@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Bounds, Name, Namespace, Retry, text};
+use abide_store::IdleHook;
 
 use crate::quarantine::SUSPECT_TAKEOVER_COUNT;
 
@@ -70,6 +71,8 @@ pub struct Options {
     pub suspect_rest: Duration,
     /// The number of deaths of its worker, while it ran alone, that blocks an execution.
     pub suspect_death_count_max: u32,
+    /// What to do when the engine has become idle.
+    pub on_idle: Option<IdleHook>,
 }
 
 impl Default for Options {
@@ -101,6 +104,7 @@ impl Default for Options {
             suspect_alone_max: Duration::from_secs(60),
             suspect_rest: Duration::from_millis(500),
             suspect_death_count_max: 5,
+            on_idle: None,
         }
     }
 }

@@ -125,6 +125,14 @@ impl Residents {
         former.map(|known| known.mailbox.clone()).collect()
     }
 
+    /// Returns the room that many executions needed.
+    pub(crate) fn shrink(&mut self) {
+        self.seats.shrink_to_fit();
+        self.early.shrink_to_fit();
+        self.again.shrink_to_fit();
+        self.wanted.shrink_to_fit();
+    }
+
     /// Returns the session, and the digest of its leases as known here, for its next heartbeat.
     pub(crate) fn beat(&mut self) -> (SessionId, Digest) {
         (self.session, self.tally.beat())

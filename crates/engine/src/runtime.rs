@@ -2,12 +2,13 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Poll, RawWakerVTable, Waker};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use abide_core::Timestamp;
-use abide_store::Clock;
+use abide_store::{Clock, IdleHook};
 
 /// The number of a task of the runtime.
 pub type TaskNumber = tokio::task::Id;
@@ -70,6 +71,12 @@ pub trait Runtime: Clock {
 
     /// Runs a future that must not wait behind others, such as a heartbeat.
     fn spawn_urgent(&self, name: &str, future: BoxFuture<()>);
+
+    /// Calls the hook on the threads that run tasks, as far as they are free. It does not wait for
+    /// them.
+    fn on_each_thread(&self, hook: IdleHook) {
+        self.spawn(Box::pin(async move { hook.call() }));
+    }
 
     /// Returns the task that polls a future with this waker, if it is one of this runtime and polls
     /// the future itself: then it may host an execution.
@@ -144,6 +151,28 @@ impl TokioRuntime {
     }
 }
 
+/// Calls the hook on a thread that has not been called yet. Nobody can choose the thread of a task:
+/// it yields until another one takes it, but not for ever, because that one may be busy.
+async fn call_elsewhere(hook: IdleHook, called: Arc<Mutex<Vec<ThreadId>>>) {
+    const TRY_COUNT: usize = 100;
+    for _ in 0..TRY_COUNT {
+        if is_first_on_this_thread(&called) {
+            return hook.call();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn is_first_on_this_thread(called: &Mutex<Vec<ThreadId>>) -> bool {
+    let mut called = called.lock().unwrap_or_else(PoisonError::into_inner);
+    let thread = std::thread::current().id();
+    let is_first = !called.contains(&thread);
+    if is_first {
+        called.push(thread);
+    }
+    is_first
+}
+
 /// The clock of the system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
@@ -215,6 +244,13 @@ impl Runtime for TokioRuntime {
         }
     }
 
+    fn on_each_thread(&self, hook: IdleHook) {
+        let called = Arc::new(Mutex::new(Vec::new()));
+        for _ in 0..self.handle.metrics().num_workers() {
+            self.spawn(Box::pin(call_elsewhere(hook.clone(), called.clone())));
+        }
+    }
+
     fn current_task(&self, waker: &Waker) -> Option<TaskNumber> {
         // Not the waker of a thread that blocks on the future, nor of a combinator, nor of another
         // execution's code.
@@ -233,5 +269,42 @@ impl Runtime for TokioRuntime {
         // Each RandomState has fresh keys: the system's randomness, and a count of the calls on
         // this thread.
         std::collections::hash_map::RandomState::new().build_hasher().finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Barrier;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Every call waits for the others, so no two of them can be on one thread.
+    #[test]
+    fn a_hook_is_called_on_each_worker_thread() {
+        const COUNT: usize = 3;
+        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(COUNT).build().unwrap();
+        let runtime = tokio.block_on(async { TokioRuntime::current().unwrap() });
+        let (sender, receiver) = channel();
+        let (sender, barrier) = (Mutex::new(sender), Barrier::new(COUNT));
+        let hook = IdleHook::new(move || {
+            barrier.wait();
+            sender.lock().unwrap().send(std::thread::current().id()).unwrap();
+        });
+        runtime.on_each_thread(hook);
+        let threads: HashSet<ThreadId> = receiver.iter().take(COUNT).collect();
+        assert_eq!(threads.len(), COUNT);
+    }
+
+    #[test]
+    fn a_thread_is_the_first_of_its_kind_once() {
+        let called = Mutex::default();
+        let looks = [is_first_on_this_thread(&called), is_first_on_this_thread(&called)];
+        let elsewhere = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new();
+            thread.spawn_scoped(scope, || is_first_on_this_thread(&called)).unwrap().join().unwrap()
+        });
+        assert_eq!((looks, elsewhere), ([true, false], true));
     }
 }

@@ -31,7 +31,11 @@ pub(crate) struct Readers {
 struct ReadQueue {
     tasks: VecDeque<Task>,
     idle_count: usize,
+    /// How many threads serve, without those that are about to end.
+    serving_count: usize,
     threads: Vec<JoinHandle<()>>,
+    /// Grows when the threads at hand are to end once they have nothing to do.
+    season: u64,
     closed: bool,
 }
 
@@ -97,13 +101,17 @@ impl Readers {
         }
         queue.tasks.push_back(task);
         if queue.idle_count < queue.tasks.len()
-            && queue.threads.len() < self.shared.options.reader_count_max.max(1)
+            && queue.serving_count < self.shared.options.reader_count_max.max(1)
         {
-            let readers = Arc::clone(self);
-            let started = os::spawn("abide-sqlite-reader", move || readers.serve());
+            let (readers, season) = (Arc::clone(self), queue.season);
+            let started = os::spawn("abide-sqlite-reader", move || readers.serve(season));
             match started {
-                Ok(thread) => queue.threads.push(thread),
-                Err(error) if queue.threads.is_empty() => {
+                Ok(thread) => {
+                    queue.serving_count += 1;
+                    queue.threads.retain(|thread| !thread.is_finished());
+                    queue.threads.push(thread);
+                }
+                Err(error) if queue.serving_count == 0 => {
                     queue.tasks.pop_back();
                     return Err(Error::Unavailable { what: "read", source: error.into() });
                 }
@@ -115,9 +123,16 @@ impl Readers {
         Ok(())
     }
 
-    fn serve(&self) {
+    /// Lets the threads end that have nothing to do, and with them their connections and their
+    /// memory. Later reads start others.
+    pub(crate) fn idle(&self) {
+        self.lock().season += 1;
+        self.arrived.notify_all();
+    }
+
+    fn serve(&self, season: u64) {
         let mut connection: Option<Connection> = None;
-        while let Some(task) = self.next_task() {
+        while let Some(task) = self.next_task(season) {
             if connection.is_none() {
                 match self.open() {
                     Ok(opened) => connection = Some(opened),
@@ -146,13 +161,14 @@ impl Readers {
         schema::open_reader(path, &self.shared.options).map_err(|error| opening(WHAT, &error))
     }
 
-    fn next_task(&self) -> Option<Task> {
+    fn next_task(&self, season: u64) -> Option<Task> {
         let mut queue = self.lock();
         loop {
             if let Some(task) = queue.tasks.pop_front() {
                 return Some(task);
             }
-            if queue.closed {
+            if queue.closed || queue.season != season {
+                queue.serving_count -= 1;
                 return None;
             }
             queue.idle_count += 1;
@@ -200,5 +216,42 @@ pub(crate) fn in_transaction<T>(
         Err(Stop::Refused(error)) => Err(error),
         Err(Stop::Sql(error)) => Err(reading(what, &error)),
         Err(Stop::Broken(failure)) => Err(failure.error(what)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use abide_core::Namespace;
+    use abide_store::conformance::block_on;
+    use abide_store::{IdleHook, List, Store, View as _};
+
+    use super::*;
+    use crate::fixture::{pair, start};
+
+    #[test]
+    fn an_idle_store_ends_its_readers_and_calls_the_hook_on_its_writer() {
+        let (_folder, ours, _theirs) = pair();
+        start(&ours, "a");
+        let count = || block_on(ours.list(List::of(Namespace::default(), 10))).unwrap().items.len();
+        for _ in 0..3 {
+            assert_eq!(count(), 1);
+            assert_eq!(ours.readers.lock().serving_count, 1);
+            let (sender, receiver) = channel();
+            let sender = Mutex::new(sender);
+            let hook = move || {
+                let name = std::thread::current().name().map(str::to_owned);
+                sender.lock().unwrap().send(name).unwrap();
+            };
+            ours.idle(&IdleHook::new(hook));
+            assert_eq!(receiver.recv().unwrap().as_deref(), Some("abide-sqlite-writer"));
+            let threads = std::mem::take(&mut ours.readers.lock().threads);
+            // This ends with them.
+            threads.into_iter().for_each(os::join);
+            assert_eq!(ours.readers.lock().serving_count, 0);
+        }
+        start(&ours, "b");
+        assert_eq!(count(), 2, "later reads start another");
     }
 }

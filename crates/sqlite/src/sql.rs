@@ -69,6 +69,7 @@ WHERE one.name LIKE 'abide!_%' ESCAPE '!'
     )";
 pub(crate) const DATA_VERSION: &str = "PRAGMA data_version -- abide";
 pub(crate) const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE) -- abide";
+pub(crate) const SHRINK: &str = "PRAGMA shrink_memory -- abide";
 pub(crate) const PAGES_BOUND: &str = "PRAGMA max_page_count = 1 -- abide";
 pub(crate) const PAGES_UNBOUND: &str = "PRAGMA max_page_count = 4294967294 -- abide";
 pub(crate) const REINDEX: [&str; 7] = [

@@ -8,7 +8,7 @@ use std::time::Duration;
 use abide_core::{Refusal, SessionId};
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
-    Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
+    IdleHook, Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
     Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, Worker, WorkerRow, Workers,
 };
 use rusqlite::Connection;
@@ -36,7 +36,7 @@ pub struct SqliteStore {
     pub(crate) shared: Arc<Shared>,
     /// `None` when the store only reads.
     writes: Option<Arc<WriteQueue>>,
-    readers: Arc<Readers>,
+    pub(crate) readers: Arc<Readers>,
     wal: Option<Arc<Wal>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The connection of a store that only reads which stays attached to the index of the log.
@@ -285,6 +285,13 @@ impl Store for SqliteStore {
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
         self.shared.notices.wait(session)
+    }
+
+    fn idle(&self, hook: &IdleHook) {
+        self.readers.idle();
+        if let Some(writes) = self.writes.as_ref().filter(|writes| writes.drive() == Drive::Thread) {
+            writes.idle(hook);
+        }
     }
 
     fn close(&self) {

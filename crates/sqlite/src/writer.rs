@@ -314,6 +314,17 @@ impl Writer {
         self.caches = Caches::default();
     }
 
+    /// Returns the memory that makes a busy writer fast: nobody has had work for a while.
+    pub(crate) fn shrink(&mut self) {
+        self.caches = Caches::default();
+        self.answered.shrink_to_fit();
+        if let Some(writer) = &self.connection
+            && let Err(error) = writer.connection.execute_batch(sql::SHRINK)
+        {
+            tracing::debug!(%error, "the connection keeps its pages");
+        }
+    }
+
     fn commit(&mut self) -> Result<(), BatchFailure> {
         if planted(Bug::EffectiveBeforeCommit) {
             self.effects.happen(&self.shared);

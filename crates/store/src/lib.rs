@@ -32,8 +32,9 @@ pub use import::{Import, Imported, export};
 pub use prng::Prng;
 pub use refused::{not_started, not_unread, refused_start};
 pub use seam::{
-    Aside, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased,
-    NEWER_PAUSE, Notice, Record, Records, Run, Store, Submit, Submitted, Transacted, Transaction, Unreadable,
+    Aside, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, IdleHook,
+    Leased, NEWER_PAUSE, Notice, Record, Records, Run, Store, Submit, Submitted, Transacted, Transaction,
+    Unreadable,
 };
 pub use view::{
     Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List, ListCursor,

@@ -129,10 +129,41 @@ pub trait Store: View {
     /// notice.
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>>;
 
+    /// Says that nobody has had work for a while. It may drop what it only keeps for
+    /// speed, and calls the hook on each of its own threads that lives on, when that thread is
+    /// free. It does not wait for them.
+    fn idle(&self, hook: &IdleHook) {
+        let _ = hook;
+    }
+
     /// Closes the store. Earlier requests are still carried out and answered; later requests return
     /// [`Error::Closed`], and pending waits end. Sessions that were not retired are dead. It may
     /// block until all that is done. Closing a closed store changes nothing.
     fn close(&self);
+}
+
+/// The application's code for an idle process, for example to return free memory to the system. An
+/// allocator may keep memory for each thread, so it is called on each.
+#[derive(Clone)]
+pub struct IdleHook(Arc<dyn Fn() + Send + Sync>);
+
+impl IdleHook {
+    /// Creates the hook that calls `hook`.
+    pub fn new(hook: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hook))
+    }
+
+    /// Calls it. A panic inside is reported by the panic hook, and harms nobody else.
+    pub fn call(&self) {
+        // Whatever the closure has left behind is the application's own.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (self.0)()));
+    }
+}
+
+impl fmt::Debug for IdleHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("IdleHook")
+    }
 }
 
 /// A store's own number for an execution.

@@ -26,6 +26,20 @@ async fn serve(url: String, stop: impl Future) -> Result<()> {
     Ok(())
 }
 
+async fn open(url: String, give_back: fn()) -> Result<Abide, ClientError> {
+    // With mimalloc: || unsafe { libmimalloc_sys::mi_collect(true) }
+    // With the system's allocator on Linux: || _ = unsafe { libc::malloc_trim(0) }
+    Abide::builder(url).on_idle(give_back).open().await
+}
+
+#[tokio::test]
+async fn a_worker_gives_back_memory_when_it_is_idle() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite:{}/app.db", folder.path().display());
+    open(url, || ()).await?.shutdown().await;
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_process_serves_until_it_is_asked_to_stop() -> Result<()> {
     let folder = tempfile::tempdir()?;

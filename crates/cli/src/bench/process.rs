@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use abide::Abide;
+use abide_counting::give_back;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -111,7 +112,7 @@ fn idle_here(runtime: &tokio::runtime::Runtime, file: &Path) -> Result<Quiet, Co
 
 /// Opens a store and uses it once, so that this process has everything that a working one has.
 async fn opened(file: &Path) -> Result<Abide, CommandError> {
-    let abide = Abide::open(&url(file)).await?;
+    let abide = Abide::builder(url(file)).on_idle(give_back).open().await?;
     abide.run(flows::one, 1).await?;
     Ok(abide)
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide::{Abide, Filter, Status, Timestamp};
+use abide_counting::give_back;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
@@ -96,7 +97,7 @@ fn measure(setting: &Setting, count: u64) -> Result<Slept, CommandError> {
 /// one slept.
 pub(super) async fn sleep(file: &Path, count: u64) -> Result<Option<Slept>, CommandError> {
     let woken = Arc::new(AtomicU64::new(0));
-    let abide = Abide::builder(url(file)).state(woken.clone()).open().await?;
+    let abide = Abide::builder(url(file)).state(woken.clone()).on_idle(give_back).open().await?;
     let never = (count / NEVER_WAKE).max(1);
     let once = count.saturating_sub(never);
     let begun = Stopwatch::start();

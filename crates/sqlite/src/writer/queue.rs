@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 
 use abide_core::planted::{Bug, planted};
-use abide_store::{Answer, Error};
+use abide_store::{Answer, Error, IdleHook};
 use tokio::sync::Semaphore;
 
 use super::{Jobs, Writer, run};
@@ -41,8 +41,16 @@ pub(crate) struct QueuedJobs {
     pub(crate) ordinary: VecDeque<Ticket>,
     pub(crate) closed: bool,
     asleep: bool,
+    /// To be called by the writer's thread, when it has nothing else to do.
+    idle: Option<IdleHook>,
     /// The waker of the code that steps the writer, while the queue is empty.
     pub(crate) waker: Option<Waker>,
+}
+
+/// What the writer's thread does next.
+enum Turn {
+    Jobs,
+    Idle(IdleHook),
 }
 
 /// The treatment of an operation.
@@ -138,8 +146,13 @@ impl WriteQueue {
 
     /// Does the work of the writer's thread, until the store is closed and the queue empty.
     pub(crate) fn serve(&self) {
-        while self.wait_for_jobs() {
+        while let Some(turn) = self.next_turn() {
             let writer = self.lock_writer();
+            if let Turn::Idle(hook) = turn {
+                run(writer, Writer::shrink);
+                hook.call();
+                continue;
+            }
             // Taken under the writer's mutex: a caller that finds the queue empty has nobody before
             // it.
             let jobs = self.take_batch();
@@ -147,14 +160,25 @@ impl WriteQueue {
         }
     }
 
-    fn wait_for_jobs(&self) -> bool {
+    fn next_turn(&self) -> Option<Turn> {
         let mut queue = self.lock_queue();
-        while queue.is_empty() && !queue.closed {
+        loop {
+            match queue.idle.take() {
+                _ if !queue.is_empty() => return Some(Turn::Jobs),
+                _ if queue.closed => return None,
+                Some(hook) => return Some(Turn::Idle(hook)),
+                None => {}
+            }
             queue.asleep = true;
             queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
             queue.asleep = false;
         }
-        !queue.is_empty()
+    }
+
+    /// Lets the writer's thread shrink, unless there is work before.
+    pub(crate) fn idle(&self, hook: &IdleHook) {
+        self.lock_queue().idle = Some(hook.clone());
+        self.arrived.notify_one();
     }
 
     /// Returns the next jobs that share a transaction. A user's closure only ever comes first: it
