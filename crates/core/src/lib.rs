@@ -32,6 +32,7 @@ pub mod fixture;
 mod grow;
 mod happening;
 mod hash;
+mod hashes;
 pub mod intake;
 mod lease;
 mod message;

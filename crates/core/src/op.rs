@@ -6,9 +6,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use serde::{Deserialize, Serialize};
 
+use crate::Name;
 use crate::hash::Hash;
+use crate::hashes::Hashes;
 use crate::planted::{Bug, planted};
-use crate::{Few, Name};
 
 /// The sort of a durable operation. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -182,7 +183,7 @@ pub struct OpUse<'a> {
 /// A run may use a million names, so a name that was used once costs one hash and nothing else.
 #[derive(Debug, Default)]
 pub struct Uses {
-    once: Few<u64, ()>,
+    once: Hashes,
     more: HashMap<u64, u32, KeyHasher>,
     /// The kinds that the run has used, as bits: no name can be taken for an unused kind.
     kinds: u32,
@@ -210,7 +211,7 @@ impl Uses {
         let mut use_key = use_key(wanted.kind, name_hash);
         if let Some(key) = wanted.key.filter(|_| !planted(Bug::KeyIgnored)) {
             // Its name is taken for its kind, but that does not count as a use without a key.
-            self.once.insert(use_key ^ KEYED, ());
+            self.once.insert(use_key ^ KEYED);
             use_key = keyed(use_key, key);
         }
         let nth = self.count(use_key);
@@ -231,7 +232,7 @@ impl Uses {
         }
         for old in wanted.old_names.iter().filter(|old| *old != name) {
             let old_key = use_key(kind, crate::hash::of(old.as_str().as_bytes()));
-            if self.once.contains(&old_key) || self.once.contains(&(old_key ^ KEYED)) {
+            if self.once.contains(old_key) || self.once.contains(old_key ^ KEYED) {
                 return Err(renamed(old, name, old));
             }
             let new = self.old.entry(old_key).or_insert_with(|| name.clone());
@@ -245,7 +246,7 @@ impl Uses {
     /// Whether the name of this operation was used for its kind, with any key.
     pub fn has_name(&self, op: &Op) -> bool {
         let use_key = asked(op);
-        self.once.contains(&use_key) || self.once.contains(&(use_key ^ KEYED))
+        self.once.contains(use_key) || self.once.contains(use_key ^ KEYED)
     }
 
     /// Whether the name of this operation was used for its kind with its key, any number of times.
@@ -266,12 +267,12 @@ impl Uses {
         let use_key = op.key.as_ref().map_or(use_key, |key| keyed(use_key, key));
         match self.more.get(&use_key) {
             Some(count) => *count,
-            None => u32::from(self.once.contains(&use_key)),
+            None => u32::from(self.once.contains(use_key)),
         }
     }
 
     fn count(&mut self, use_key: u64) -> u32 {
-        if self.once.insert(use_key, ()).is_none() {
+        if self.once.insert(use_key) {
             return 1;
         }
         let count = self.more.entry(use_key).or_insert(1);
@@ -305,7 +306,7 @@ impl Uses {
         let taken = |kind: &OpKind| {
             let is_used = *kind != wanted.kind && self.kinds & (1 << *kind as u8) != 0;
             let use_key = use_key(*kind, name_hash);
-            is_used && (self.once.contains(&use_key) || self.once.contains(&(use_key ^ KEYED)))
+            is_used && (self.once.contains(use_key) || self.once.contains(use_key ^ KEYED))
         };
         match NAMED.into_iter().find(taken) {
             None => Ok(()),
