@@ -125,7 +125,7 @@ impl Residents {
         former.map(|known| known.mailbox.clone()).collect()
     }
 
-    /// Returns the room that many executions needed.
+    /// Drops the room that many executions needed.
     pub(crate) fn shrink(&mut self) {
         self.seats.shrink_to_fit();
         self.early.shrink_to_fit();

@@ -314,7 +314,7 @@ impl Writer {
         self.caches = Caches::default();
     }
 
-    /// Returns the memory that makes a busy writer fast: nobody has had work for a while.
+    /// Drops what makes a busy writer fast: nobody has had work for a while.
     pub(crate) fn shrink(&mut self) {
         self.caches = Caches::default();
         self.answered.shrink_to_fit();

@@ -50,7 +50,7 @@ impl<T> Answer<T> {
     }
 }
 
-/// Nothing in it is polled in place: the future of another is behind a pointer.
+/// Nothing in it is polled in place: a future that it has is behind a pointer.
 impl<T> Unpin for Answer<T> {}
 
 impl<T> Future for Answer<T> {

@@ -129,9 +129,9 @@ pub trait Store: View {
     /// notice.
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>>;
 
-    /// Says that nobody has had work for a while. It may drop what it only keeps for
-    /// speed, and calls the hook on each of its own threads that lives on, when that thread is
-    /// free. It does not wait for them.
+    /// Says that nobody has had work for a while. The store may drop what it keeps only for speed.
+    /// It calls the hook on the thread that writes, if it has one of its own, when that thread is
+    /// free. The caller does not wait for it.
     fn idle(&self, hook: &IdleHook) {
         let _ = hook;
     }

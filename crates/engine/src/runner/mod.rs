@@ -1,8 +1,7 @@
 //! Drives a workflow: polls its future, delivers outcomes in recorded order, records new ones.
 //!
-//! A runner is a state machine that one task polls. Each turn does one thing: take in arrivals,
-//! poll the code, deliver one entry, or send one commit. A replay repeats the turns in the same
-//! order:
+//! A runner is a state machine that one task polls. In a turn it takes in arrivals, polls the
+//! code, delivers entries, and sends a commit. A replay delivers in the same order:
 //!
 //! - one entry is delivered between two polls of the code, live as well as in a replay;
 //! - of due timers and arrived messages, the one that happened first is delivered first;
@@ -183,8 +182,8 @@ enum TurnResult {
     End(End),
 }
 
-/// The number of turns after which other tasks get theirs.
-const TURN_COUNT_MAX: usize = 256;
+/// The number of turns after which other tasks get theirs. A turn may poll the code several times.
+const TURN_COUNT_MAX: usize = 64;
 
 /// The number of entries and messages that may wait for the code to pause. More are committed while
 /// the code goes on.
