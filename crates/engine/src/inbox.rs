@@ -155,7 +155,7 @@ struct Fetching {
 }
 
 fn page_reading(store: &dyn Store, read: InboxRead) -> PageReading {
-    Reading::new(store, read, |store, read| store.inbox(read))
+    Reading::new(store, read, abide_store::View::inbox)
 }
 
 impl Inbox {

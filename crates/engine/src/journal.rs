@@ -109,7 +109,7 @@ impl Journal {
     fn load(&mut self, from: u64) {
         let target = Target::Key(self.key);
         let read = Read { target, run: None, from, limit: PAGE_ENTRY_COUNT, with_inbox: false };
-        self.loading = Some(Reading::new(&*self.store, read, |store, read| store.read(read)));
+        self.loading = Some(Reading::new(&*self.store, read, abide_store::View::read));
     }
 
     fn poll_load(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {

@@ -423,7 +423,7 @@ impl View for FaultyStore {
     }
 
     fn changed(&self) -> Answer<()> {
-        let mut answer = self.pass("changed", move |store| store.changed());
+        let mut answer = self.pass("changed", View::changed);
         let (inner, notices, healed) = (self.inner.clone(), self.notices.clone(), self.healed.clone());
         Answer::new(async move {
             loop {

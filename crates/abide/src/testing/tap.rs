@@ -123,7 +123,7 @@ impl View for Tap {
     }
 
     fn changed(&self) -> Answer<()> {
-        self.pass(|store| store.changed())
+        self.pass(View::changed)
     }
 
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
@@ -135,6 +135,6 @@ impl View for Tap {
     }
 
     fn trouble(&self) -> Answer<Option<Trouble>> {
-        self.pass(|store| store.trouble())
+        self.pass(View::trouble)
     }
 }

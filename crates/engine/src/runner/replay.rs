@@ -116,10 +116,6 @@ impl Runner {
     }
 
     /// Returns a recorded entry, or the turn to take without it.
-    #[expect(
-        clippy::result_large_err,
-        reason = "it is returned to the caller of this turn and goes no further"
-    )]
     fn entry(&mut self, seq: u64, cx: &mut Context<'_>) -> Result<Entry, TurnResult> {
         match self.run.journal.poll_entry(seq, cx) {
             Poll::Pending => Err(self.wait_for_page()),
