@@ -252,9 +252,10 @@ impl Stage<'_> {
     }
 }
 
-/// Returns a short name for a torture, unique on its store.
+/// Returns a short name for a torture, unique on its store: one that is killed at once may be
+/// followed by another one in the same second.
 fn name_of(began_at: Timestamp) -> String {
-    format!("{:x}", began_at.as_micros() / 1_000_000)
+    format!("{:x}", began_at.as_micros())
 }
 
 /// Returns a scenario of a torture: that of the simulator, faster, and with ids of its own.
