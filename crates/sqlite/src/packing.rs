@@ -1,4 +1,5 @@
-//! Several entries in one row: each behind its length.
+//! Several entries in one row: each behind its length. An answer that is kept beside them stands
+//! behind a zero, which is no entry's length.
 
 use abide_core::Entry;
 use abide_store::Record;
@@ -24,6 +25,15 @@ pub(crate) struct Pack {
     pub(crate) sum: Checksum,
 }
 
+impl Pack {
+    /// Appends an answer behind the entries.
+    pub(crate) fn keep(&mut self, answer: &[u8]) {
+        put_length(&mut self.body, 0);
+        self.body.extend_from_slice(answer);
+        self.sum = Checksum::new().bytes(&self.body[CHECKSUM_BYTES..]);
+    }
+}
+
 /// The rows of a commit, in order. Most commits have one, which is not allocated.
 #[derive(Debug, Default)]
 pub(crate) struct Packs {
@@ -41,6 +51,10 @@ impl Packs {
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pack> {
         self.first.iter_mut().chain(&mut self.rest)
+    }
+
+    pub(crate) fn last_mut(&mut self) -> Option<&mut Pack> {
+        self.rest.last_mut().or(self.first.as_mut())
     }
 }
 
@@ -94,7 +108,7 @@ pub(crate) fn put_length(body: &mut Vec<u8>, mut length: usize) {
 /// Splits a row into its entries; yields `None` where they cannot be separated.
 pub(crate) fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     std::iter::from_fn(move || {
-        if rest.is_empty() {
+        if matches!(rest, [] | [0, ..]) {
             return None;
         }
         let Ok((length, entries)) = postcard::take_from_bytes::<u32>(rest) else {
@@ -105,4 +119,14 @@ pub(crate) fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
         rest = split.map_or(&[], |(_, others)| others);
         Some(split.map(|(entry, _)| entry))
     })
+}
+
+/// Returns the answer behind the entries of a row, if there is one.
+pub(crate) fn kept(row: &[u8]) -> Option<&[u8]> {
+    let mut rest = row;
+    while !matches!(rest, [] | [0, ..]) {
+        let (length, entries) = postcard::take_from_bytes::<u32>(rest).ok()?;
+        rest = entries.get(length as usize..)?;
+    }
+    rest.split_first().map(|(_, answer)| answer)
 }

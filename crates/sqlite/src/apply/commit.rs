@@ -9,6 +9,7 @@ use super::claim::{Which, leased};
 use super::inbox::Put;
 use super::message::Started;
 use super::session;
+use crate::answers::{Keep, Keeping};
 use crate::batch::{Batch, Frequent};
 use crate::caches::CachedRow;
 use crate::error::Stop;
@@ -132,17 +133,25 @@ impl CommitWork {
             committed.transacted = Some(transacted.record);
         }
         let key = self.key();
+        self.consume(batch, cached)?;
+        self.keep_answers(batch, cached)?;
+        let kept = self.keep_answer(batch, cached)?;
         for pack in self.packs.iter_mut() {
             pack.append(batch, key, cached)?;
+        }
+        let is_kept = kept.is_some();
+        if let Some(kept) = kept {
+            batch.kept(kept, (cached.state.anchor.head, key))?;
         }
         if let Some(first) = &self.commit.changes.next {
             journal::begin_run(batch, self.key(), cached, std::slice::from_ref(first))?;
         }
-        self.consume(batch)?;
         if self.commit.changes.outgoing.is_empty() || self.commit.changes.summary.status.is_terminal() {
             let after = self.after(batch, cached, now)?;
             self.update(batch, cached, after)?;
-            self.emit(batch, &mut committed, now)?;
+            if !is_kept {
+                self.emit(batch, &mut committed, now)?;
+            }
             self.tell(batch, cached, after)?;
             return Ok(committed);
         }
@@ -178,13 +187,53 @@ impl CommitWork {
         Ok(())
     }
 
-    fn consume(&self, batch: &mut Batch<'_>) -> Result<(), Stop> {
-        if self.commit.changes.consumed.is_empty() {
-            return Ok(());
+    /// Continues to keep answers of the execution's children, begins to, or ends it.
+    fn keep_answers(&self, batch: &mut Batch<'_>, cached: &mut CachedRow) -> Result<(), Stop> {
+        let Commit { hold, changes, .. } = &self.commit;
+        let is_over = changes.summary.status.is_terminal() || changes.next.is_some();
+        if *hold != Hold::Keep || is_over {
+            return batch.settle_own(self.key(), cached);
+        }
+        let is_child =
+            |message: &&Message| matches!(&message.body, Body::Start(start) if start.parent.is_some());
+        match changes.outgoing.iter().filter(is_child).count() {
+            0 => Ok(()),
+            child_count => batch.open_answers(self.key(), cached, child_count),
+        }
+    }
+
+    /// Puts the answer of a child that ends into its last journal row, if it may be kept there.
+    fn keep_answer(&mut self, batch: &mut Batch<'_>, cached: &CachedRow) -> Result<Option<Keep>, Stop> {
+        let Commit { key, changes, .. } = &self.commit;
+        // Behind another message the answer would arrive first.
+        let ([answer], true) = (changes.outgoing.as_slice(), changes.summary.status.is_terminal()) else {
+            return Ok(None);
+        };
+        let (Body::ChildDone { .. }, Some(pack), None) = (&answer.body, self.packs.last_mut(), &changes.next)
+        else {
+            return Ok(None);
+        };
+        let kept = batch.keep((integer(key.0), cached), answer)?;
+        if let Some(kept) = &kept {
+            pack.keep(&kept.bytes);
+        }
+        Ok(kept)
+    }
+
+    fn consume(&self, batch: &mut Batch<'_>, cached: &mut CachedRow) -> Result<(), Stop> {
+        if batch.settle_unknown(self.key(), cached.state.cold.keeping)? {
+            cached.state.cold.keeping = Keeping::Settled;
         }
         let consumed = &self.commit.changes.consumed;
-        let mut statement = batch.connection.prepare_cached(sql::INBOX_CONSUME)?;
+        if consumed.is_empty() {
+            return Ok(());
+        }
+        let connection = batch.connection;
         for id in consumed {
+            if batch.caches.answers.read(self.key(), id) {
+                continue;
+            }
+            let mut statement = connection.prepare_cached(sql::INBOX_CONSUME)?;
             if statement.execute((self.key(), id.as_str(), read_sum(self.key(), id.as_str())))? == 0 {
                 let mut misled = batch.connection.prepare_cached(sql::INBOX_MISLED)?;
                 return Err(match misled.exists(params![self.key(), id.as_str()])? {
@@ -193,6 +242,7 @@ impl CommitWork {
                 });
             }
         }
+        batch.settle_read(self.key(), cached)?;
         let Some(inbox) = batch.caches.inboxes.get_mut(&self.key()) else { return Ok(()) };
         inbox.unread_count = inbox.unread_count.saturating_sub(consumed.len());
         if inbox.unread_count == 0 {
@@ -305,7 +355,8 @@ impl CommitWork {
         let to = after.map(|after| after.place).or(settled);
         let room = cached.state.sheet_room(to.map(Place::columns));
         let LeaseState { cold, anchor, .. } = &cached.state;
-        let sheet = self.sheet.padded(cold, anchor, |length| room::filled(length, room));
+        let marks = if cold.keeping.is_open() { batch.caches.answers.marks(key) } else { &[] };
+        let sheet = self.sheet.padded(cold, marks, anchor, |length| room::filled(length, room));
         let length = sheet.len();
         let changed = match to {
             None => {

@@ -59,7 +59,8 @@ impl Operation for PruneWork {
         }
         let mut count = 0;
         for execution in &old {
-            match belongings(batch, execution) {
+            let found = belongings(batch, execution);
+            match found.and_then(|found| batch.let_go(execution.key).map(|()| found)) {
                 Ok(belongings) => {
                     delete(batch, execution, &belongings)?;
                     count += 1;
@@ -160,6 +161,7 @@ fn delete(batch: &mut Batch<'_>, old: &Old, Belongings { tags, rows }: &Belongin
     batch.connection.prepare_cached(sql::PRUNE_EXECUTION)?.execute([old.key])?;
     batch.caches.rows.remove(&old.key);
     batch.caches.inboxes.remove(&old.key);
+    batch.caches.answers.forget(old.key);
     batch.caches.targets.remove(&old.key);
     // Another execution may get its id, whose children are not its own.
     batch.caches.last_parent.take_if(|(_, _, key)| *key == old.key);

@@ -36,6 +36,7 @@ impl Batch<'_> {
         if !self.insert_read(target.key, &message.id)? {
             return Ok(Put::Duplicate(key));
         }
+        self.let_go(target.key).map_err(Stop::aside)?;
         self.forget_orders(target.key)?;
         let mut cached = CachedRow { state, rows: Vec::new() };
         let records: Vec<_> = entries.iter().map(Record::of).collect();
