@@ -23,14 +23,25 @@ pub(crate) struct Pack {
     pub(crate) body: Vec<u8>,
     /// The checksum of the entries; the rest of the row is added when it is known.
     pub(crate) sum: Checksum,
+    /// Where the entries end, if an answer stands behind them.
+    kept_from: Option<usize>,
 }
 
 impl Pack {
     /// Appends an answer behind the entries.
     pub(crate) fn keep(&mut self, answer: &[u8]) {
+        self.kept_from = Some(self.body.len());
         put_length(&mut self.body, 0);
         self.body.extend_from_slice(answer);
         self.sum = Checksum::new().bytes(&self.body[CHECKSUM_BYTES..]);
+    }
+
+    /// Removes the answer that an earlier attempt to write the row has appended.
+    pub(crate) fn forget_kept(&mut self) {
+        if let Some(end) = self.kept_from.take() {
+            self.body.truncate(end);
+            self.sum = Checksum::new().bytes(&self.body[CHECKSUM_BYTES..]);
+        }
     }
 }
 
@@ -73,7 +84,7 @@ pub(crate) fn packed(records: &[Record]) -> Packs {
             body.extend_from_slice(&record.bytes);
         }
         let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
-        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum });
+        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum, kept_from: None });
         rest = others;
     }
     packs
