@@ -363,6 +363,12 @@ pub(crate) struct Keep {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// An answer that the child keeps which gave it.
+pub(crate) struct KeptBy {
+    parent: i64,
+    answer: Unread,
+}
+
 impl Batch<'_> {
     /// Settles an execution, which need not keep answers.
     pub(crate) fn settle_answers(&mut self, key: i64) -> Result<(), Stop> {
@@ -556,17 +562,22 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Moves the answer of a child into the inbox of its parent: the child is removed, or begins
-    /// another run. The id of an answer that was read stays there too.
-    pub(crate) fn let_go(&mut self, child: i64) -> Result<(), Stop> {
+    /// Returns the answer that a child keeps, read or unread. Damage is found here, before anything
+    /// is written.
+    pub(crate) fn kept_by(&self, child: i64) -> Result<Option<KeptBy>, Stop> {
         let mut statement = self.connection.prepare_cached(sql::CHILD_OF)?;
         let found = statement.query_row([child], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-        drop(statement);
-        let Some((parent, head)) = found else { return Ok(()) };
-        let Some(kept) = kept_in(self.connection, (head, child))? else { return Ok(()) };
+        let Some((parent, head)) = found else { return Ok(None) };
+        let kept = kept_in(self.connection, (head, child))?;
+        Ok(kept.map(|answer| KeptBy { parent, answer }))
+    }
+
+    /// Moves the answer of a child into the inbox of its parent: the child is removed, or begins
+    /// another run. The id of an answer that was read stays there too.
+    pub(crate) fn let_go(&mut self, KeptBy { parent, answer }: KeptBy) -> Result<(), Stop> {
         self.settle_answers(parent)?;
         if !planted(Bug::AnswerIdForgotten) {
-            self.insert_read(parent, &MessageId::new(kept.id))?;
+            self.insert_read(parent, &MessageId::new(answer.id))?;
         }
         Ok(())
     }

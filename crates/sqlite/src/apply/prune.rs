@@ -60,8 +60,11 @@ impl Operation for PruneWork {
         let mut count = 0;
         for execution in &old {
             let found = belongings(batch, execution);
-            match found.and_then(|found| batch.let_go(execution.key).map(|()| found)) {
-                Ok(belongings) => {
+            match found.and_then(|found| Ok((found, batch.kept_by(execution.key)?))) {
+                Ok((belongings, kept)) => {
+                    if let Some(kept) = kept {
+                        batch.let_go(kept)?;
+                    }
                     delete(batch, execution, &belongings)?;
                     count += 1;
                 }

@@ -316,6 +316,24 @@ fn the_answer_of_a_child_outlives_its_run() {
 }
 
 #[test]
+fn p6_a_retry_that_was_refused_for_damage_can_be_repeated() {
+    let mut family = family(2);
+    family.end(0, fail());
+    let raw = family.fixture.raw();
+    let read = "SELECT row, body FROM abide_journal JOIN abide_executions ON row = head WHERE id = 'k0'";
+    let found = raw.query_row(read, [], |row| Ok((row.get(0)?, row.get(1)?)));
+    let (head, body): (i64, Vec<u8>) = found.expect("it is there");
+    let write = "UPDATE abide_journal SET body = ?2 WHERE row = ?1";
+    let retry = || submit(&family.store, vec![message("again", "k0", Body::Retry)]);
+    raw.execute(write, (head, b"damage, damage")).expect("the damage can be done");
+    retry().expect_err("it is damaged");
+    raw.execute(write, (head, body)).expect("it can be mended");
+    let submitted = retry().expect("it is retried");
+    assert!(matches!(submitted[..], [Submitted::Delivered(_)]), "{submitted:?}");
+    assert_eq!(unread(&family.store), [done(0)]);
+}
+
+#[test]
 fn unread_answers_outlive_the_run_of_the_parent() {
     let mut family = family(2);
     family.complete(&[0]);
