@@ -341,6 +341,8 @@ bugs! {
     AnswersUntold = "answers-untold",
     /// The id of a kept answer is forgotten with the child that gave it.
     AnswerIdForgotten = "answer-id-forgotten",
+    /// The unread answer to a parent that cannot be read is lost with the child that gave it.
+    AnswerOfDamagedLost = "answer-of-damaged-lost",
     /// The answer that an undone commit has kept counts as given when it is applied again.
     AnswerOfEarlierAttempt = "answer-of-earlier-attempt",
     /// A log without its database is deleted, or applied to the next file of its name.

@@ -300,6 +300,13 @@ impl Keeper {
     }
 }
 
+/// Whether the row of an execution tells where the answers of its children are. If not, it is
+/// damaged, or a newer program wrote it.
+fn is_legible(connection: &Connection, key: i64) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare_cached(sql::EXECUTION_LEASED)?;
+    statement.query_row([key], |row| Ok(Base::read(row).is_ok_and(|base| base.sheet().is_ok())))
+}
+
 /// Returns the unread answers of an execution that stand in no inbox, in order of arrival.
 pub(crate) fn unread(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Unread>> {
     Keeper::read(connection, key)?.map_or(Ok(Vec::new()), |keeper| keeper.unread(connection, key))
@@ -575,6 +582,15 @@ impl Batch<'_> {
     /// Moves the answer of a child into the inbox of its parent: the child is removed, or begins
     /// another run. The id of an answer that was read stays there too.
     pub(crate) fn let_go(&mut self, KeptBy { parent, answer }: KeptBy) -> Result<(), Stop> {
+        if !is_legible(self.connection, parent)? && !planted(Bug::AnswerOfDamagedLost) {
+            // Whether it was read cannot be known. Parents ignore a second answer, and wait for ever
+            // for a lost one.
+            insert(self.connection, parent, &[answer])?;
+            // The writer remembers the answer in a row that is no longer the child's last.
+            self.caches.answers.forget(parent);
+            self.caches.inboxes.remove(&parent);
+            return Ok(());
+        }
         self.settle_answers(parent)?;
         if !planted(Bug::AnswerIdForgotten) {
             self.insert_read(parent, &MessageId::new(answer.id))?;

@@ -333,6 +333,35 @@ fn p6_a_retry_that_was_refused_for_damage_can_be_repeated() {
     assert_eq!(unread(&family.store), [done(0)]);
 }
 
+/// It is damaged, or a newer program wrote it.
+#[test]
+fn an_unread_answer_outlives_its_child_although_the_parent_cannot_be_read() {
+    for is_pruned in [false, true] {
+        let mut family = family(3);
+        family.end(0, fail());
+        family.complete(&[1]);
+        let raw = family.fixture.raw();
+        let read = "SELECT state FROM abide_executions WHERE id = 'p'";
+        let state: Vec<u8> = raw.query_row(read, [], |row| row.get(0)).expect("it is there");
+        let write = "UPDATE abide_executions SET state = ?1 WHERE id = 'p'";
+        raw.execute(write, [vec![0]]).expect("the damage can be done");
+        family.fixture.clock.advance(Duration::from_secs(1));
+        if is_pruned {
+            let prune = Prune { finished_before: family.fixture.clock.now(), limit: 10 };
+            assert_eq!(block_on(family.store.prune(prune)).expect("it is pruned"), 2);
+        } else {
+            submit(&family.store, vec![message("again", "k0", Body::Retry)]).expect("it is retried");
+        }
+        raw.execute(write, [state]).expect("it can be mended");
+        assert_eq!(unread(&family.store), [done(0), done(1)], "pruned: {is_pruned}");
+        family.complete(&[2]);
+        assert_eq!(unread(&family.store), [done(0), done(1), done(2)], "pruned: {is_pruned}");
+        family.read(&[done(1)]);
+        family.check_sound();
+        assert_eq!(family.taken_over(), [done(0), done(2)], "pruned: {is_pruned}");
+    }
+}
+
 #[test]
 fn unread_answers_outlive_the_run_of_the_parent() {
     let mut family = family(2);
