@@ -263,6 +263,18 @@ fn who_has_missed_a_notice_is_told_of_an_answer() {
     }
 }
 
+/// What a refused operation has written is undone.
+#[test]
+fn who_has_missed_a_notice_is_told_of_an_answer_after_a_refusal() {
+    let mut family = family(2);
+    family.complete(&[0, 1]);
+    submit(&family.fixture.open(), vec![start("other")]).expect("it is taken");
+    let refused = vec![signal("s", "p"), signal("t", "unknown")];
+    submit(&family.store, refused).expect_err("one of them is refused");
+    let mail = family.seat.claim(false).mail;
+    assert_eq!(mail, [(family.parent.key, MessageId::new(done(1)))]);
+}
+
 #[test]
 fn an_answer_is_taken_once() {
     let mut family = family(3);
