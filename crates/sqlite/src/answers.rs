@@ -40,12 +40,12 @@ use crate::sheet::{Anchor, Base, Cold, Draft, Identity};
 use crate::sql;
 
 /// The distance between the first and the last child whose answers are kept. So many bits has the
-/// sheet for marks, and so many children may a search look at.
-const CHILD_DISTANCE_MAX: i64 = 8_192;
+/// sheet for marks, and so many children may a search look at, which every page of an inbox does.
+const CHILD_DISTANCE_MAX: i64 = 2_048;
 /// The most unread answers that are kept for all parents together.
 const ANSWER_COUNT_MAX: usize = 16_384;
 /// The size of the largest answer that is kept: readers of the entries read it too.
-const ANSWER_BYTES_MAX: usize = 16 * 1_024;
+const ANSWER_BYTES_MAX: usize = 4 * 1_024;
 
 /// Where the answers of an execution's children are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,12 +86,19 @@ struct Known {
     unread: HashMap<MessageId, Answer>,
 }
 
-/// A kept answer that is unread.
+/// A kept answer that is unread. Its body stays where it is: all of them may take megabytes.
 #[derive(Clone, Copy, Debug)]
-struct Answer {
+pub(crate) struct Answer {
     child: i64,
     row: i64,
-    arrived: i64,
+    pub(crate) arrived: i64,
+}
+
+impl Answer {
+    /// Reads the message. `None` means that it was damaged a moment ago.
+    pub(crate) fn read(&self, connection: &Connection, parent: i64) -> rusqlite::Result<Option<Unread>> {
+        sound(connection, parent, (self.row, self.child))
+    }
 }
 
 /// The children whose answers are read: a bit for each, from the first one on that may keep one.
@@ -226,28 +233,18 @@ fn kept_in(connection: &Connection, (row, child): (i64, i64)) -> Result<Option<U
     Kept::of(answer).map(|kept| Some(kept.owned())).ok_or_else(damaged)
 }
 
-/// Returns the answers in some journal rows of children, in order of arrival. A damaged row has no
-/// answer: its child is damaged, and once it is repaired, the answer is given again.
-fn kept_among(
-    connection: &Connection,
-    parent: i64,
-    rows: impl IntoIterator<Item = (i64, i64)>,
-) -> rusqlite::Result<Vec<Unread>> {
-    let mut found = Vec::new();
-    for (row, child) in rows {
-        match kept_in(connection, (row, child)) {
-            Ok(Some(kept)) if kept.is_sound(parent) => found.push(kept),
-            Ok(None) => {}
-            Err(Stop::Sql(error)) if BatchFailure::of(&error).meaning != Meaning::Corrupt => {
-                return Err(error);
-            }
-            Ok(Some(_)) | Err(_) => {
-                tracing::error!(parent, child, row, "the answer of a child is damaged");
-            }
+/// Returns the answer in a journal row of a child. A damaged row has no answer: its child is
+/// damaged, and once it is repaired, the answer is given again.
+fn sound(connection: &Connection, parent: i64, (row, child): (i64, i64)) -> rusqlite::Result<Option<Unread>> {
+    match kept_in(connection, (row, child)) {
+        Ok(Some(kept)) if kept.is_sound(parent) => Ok(Some(kept)),
+        Ok(None) => Ok(None),
+        Err(Stop::Sql(error)) if BatchFailure::of(&error).meaning != Meaning::Corrupt => Err(error),
+        Ok(Some(_)) | Err(_) => {
+            tracing::error!(parent, child, row, "the answer of a child is damaged");
+            Ok(None)
         }
     }
-    found.sort_unstable_by_key(|kept| kept.arrived);
-    Ok(found)
 }
 
 /// Returns the journal rows that may have unread answers, each with its child.
@@ -295,8 +292,9 @@ impl Keeper {
         Ok(read.optional()?.flatten())
     }
 
-    fn unread(&self, connection: &Connection, key: i64) -> rusqlite::Result<Vec<Unread>> {
-        kept_among(connection, key, search(connection, key, (&self.cold, &self.marks))?)
+    /// Returns the journal rows that may have unread answers, each with its child.
+    fn search(&self, connection: &Connection, key: i64) -> rusqlite::Result<Vec<(i64, i64)>> {
+        search(connection, key, (&self.cold, &self.marks))
     }
 }
 
@@ -308,8 +306,15 @@ fn is_legible(connection: &Connection, key: i64) -> rusqlite::Result<bool> {
 }
 
 /// Returns the unread answers of an execution that stand in no inbox, in order of arrival.
-pub(crate) fn unread(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Unread>> {
-    Keeper::read(connection, key)?.map_or(Ok(Vec::new()), |keeper| keeper.unread(connection, key))
+pub(crate) fn unread(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Answer>> {
+    let Some(keeper) = Keeper::read(connection, key)? else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for (row, child) in keeper.search(connection, key)? {
+        let kept = sound(connection, key, (row, child))?;
+        found.extend(kept.map(|kept| Answer { child, row, arrived: kept.arrived }));
+    }
+    found.sort_unstable_by_key(|answer| answer.arrived);
+    Ok(found)
 }
 
 /// Whether a message with this id has ever arrived, be it kept or in the inbox.
@@ -331,21 +336,30 @@ fn is_kept(connection: &Connection, key: i64, id: &MessageId) -> Result<bool, St
     }
 }
 
-/// Writes answers into the inbox.
-fn insert(connection: &Connection, parent: i64, kept: &[Unread]) -> rusqlite::Result<()> {
-    let mut insert = connection.prepare_cached(sql::INBOX_INSERT)?;
-    for Unread { arrived, id, body } in kept {
-        insert.execute((parent, id.as_str(), *arrived, body.as_slice()))?;
+/// Writes the answers in some journal rows into the inbox, one by one.
+fn insert_all(connection: &Connection, parent: i64, mut rows: Vec<(i64, i64)>) -> rusqlite::Result<()> {
+    // Answers arrive in the order of their rows, in which a map does not have them.
+    rows.sort_unstable();
+    for row in rows {
+        if let Some(kept) = sound(connection, parent, row)? {
+            insert(connection, parent, &kept)?;
+        }
     }
+    Ok(())
+}
+
+/// Writes an answer into the inbox.
+fn insert(connection: &Connection, parent: i64, kept: &Unread) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare_cached(sql::INBOX_INSERT)?;
+    insert.execute((parent, kept.id.as_str(), kept.arrived, kept.body.as_slice()))?;
     Ok(())
 }
 
 /// Writes the unread answers of an execution into its inbox, and returns whether it kept any.
 pub(crate) fn settle(connection: &Connection, key: i64) -> rusqlite::Result<bool> {
     let Some(keeper) = Keeper::read(connection, key)? else { return Ok(false) };
-    let unread = keeper.unread(connection, key)?;
     if !planted(Bug::AnswersForgotten) {
-        insert(connection, key, &unread)?;
+        insert_all(connection, key, keeper.search(connection, key)?)?;
     }
     let Keeper { cold, anchor, mut draft, .. } = keeper;
     let cold = Cold { keeping: Keeping::Settled, ..cold };
@@ -411,9 +425,8 @@ impl Batch<'_> {
         }
         let is_unused = self.caches.answers.of.get(&key).is_some_and(|known| known.is_first);
         let rows = self.forget_answers(key).unwrap_or_default();
-        let unread = kept_among(self.connection, key, rows)?;
         if !planted(Bug::AnswersLostAtPark) {
-            insert(self.connection, key, &unread)?;
+            insert_all(self.connection, key, rows)?;
         }
         cached.state.cold.keeping = if is_unused { Keeping::Never } else { Keeping::Settled };
         Ok(())
@@ -585,7 +598,7 @@ impl Batch<'_> {
         if !is_legible(self.connection, parent)? && !planted(Bug::AnswerOfDamagedLost) {
             // Whether it was read cannot be known. Parents ignore a second answer, and wait for ever
             // for a lost one.
-            insert(self.connection, parent, &[answer])?;
+            insert(self.connection, parent, &answer)?;
             // The writer remembers the answer in a row that is no longer the child's last.
             self.caches.answers.forget(parent);
             self.caches.inboxes.remove(&parent);

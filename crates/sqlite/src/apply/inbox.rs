@@ -14,7 +14,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::message::first_start;
-use crate::answers::{self, Keeping, Unread};
+use crate::answers::{self, Answer, Keeping};
 use crate::batch::{Batch, Frequent};
 use crate::caches::Inbox;
 use crate::error::Stop;
@@ -361,7 +361,7 @@ pub(crate) struct Previous(Option<MessageId>);
 /// are its answers that stand in no inbox.
 pub(crate) fn inbox_page(
     connection: &Connection,
-    (read, kept): (InboxRead, Vec<Unread>),
+    (read, kept): (InboxRead, Vec<Answer>),
     page_bounds: &PageBounds,
 ) -> rusqlite::Result<(InboxPage, usize)> {
     let key = integer(read.key.0);
@@ -376,7 +376,13 @@ pub(crate) fn inbox_page(
     let mut row = rows.next()?;
     loop {
         let row_arrived = row.map(|row| row.get::<_, i64>(2)).transpose()?;
-        let next = kept.next_if(|kept| row_arrived.is_none_or(|arrived| kept.arrived < arrived));
+        let next = match kept.next_if(|kept| row_arrived.is_none_or(|arrived| kept.arrived < arrived)) {
+            Some(answer) => match answer.read(connection, key)? {
+                Some(kept) => Some(kept),
+                None => continue,
+            },
+            None => None,
+        };
         let size = match (&next, row) {
             (Some(kept), _) => kept.body.len(),
             (None, Some(row)) => blob(row, 3)?.len(),
@@ -420,12 +426,16 @@ pub(crate) fn each_unread(
     while let Some(row) = rows.next()? {
         let arrived: i64 = row.get(2)?;
         while let Some(before) = kept.next_if(|kept| kept.arrived < arrived) {
-            read(before.message(key)?);
+            if let Some(kept) = before.read(connection, key)? {
+                read(kept.message(key)?);
+            }
         }
         read(message(row)?);
     }
     for last in kept {
-        read(last.message(key)?);
+        if let Some(kept) = last.read(connection, key)? {
+            read(kept.message(key)?);
+        }
     }
     Ok(())
 }

@@ -452,7 +452,7 @@ fn answers_outlive_what_is_undone() {
 
 #[test]
 fn p8_a_large_answer_takes_a_row() {
-    for (size, row_count) in [(1_000, 0), (20_000, 1)] {
+    for (size, row_count) in [(3_500, 0), (4_500, 1)] {
         let mut family = family(2);
         let result = Payload::from("x".repeat(size).as_str());
         family.end(0, Command::Complete { result, unused: Vec::new() });
@@ -461,7 +461,7 @@ fn p8_a_large_answer_takes_a_row() {
     }
 }
 
-/// The parent is the first execution, and its first child the second one. There are 8,192 marks.
+/// The parent is the first execution, and its first child the second one. There are 2,048 marks.
 #[test]
 fn p8_the_answer_of_a_child_that_is_far_from_the_first_takes_a_row() {
     let mut family = family(1);
@@ -469,7 +469,7 @@ fn p8_the_answer_of_a_child_that_is_far_from_the_first_takes_a_row() {
     let start_at = Some(family.fixture.clock.now().after(Duration::from_secs(3_600)));
     let other = Arc::new(Start { start_at, ..flow() });
     let other = |nth| message("start", &format!("other {nth}"), Body::Start(Arc::clone(&other)));
-    submit(&family.store, (0..8_189).map(other).collect()).expect("they are taken");
+    submit(&family.store, (0..2_045).map(other).collect()).expect("they are taken");
     family.bear(1..4);
     assert_eq!(family.kids.len(), 4);
     family.complete(&[1, 2, 3]);
