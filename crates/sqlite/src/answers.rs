@@ -453,17 +453,20 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Returns the newest unread messages of the executions that a session holds and whose answers
-    /// the writer knows. Others that keep answers for sessions of this store are settled.
+    /// Returns the newest unread messages of the executions that a session holds, as far as the
+    /// writer knows unread answers of them. Keepers that it does not know are settled.
     pub(crate) fn newest_kept(&mut self, session: SessionId) -> Result<Vec<(i64, MessageId)>, Stop> {
         let keepers = self.shared.keepers.lock().unwrap_or_else(PoisonError::into_inner);
         let keys: Vec<i64> = keepers.iter().copied().collect();
         drop(keepers);
         let mut newest = Vec::new();
         for key in keys {
-            if !self.caches.answers.knows(key) {
+            let Some(known) = self.caches.answers.of.get(&key) else {
                 self.settle_answers(key)?;
                 self.effects.settled.push(key);
+                continue;
+            };
+            if known.unread.is_empty() {
                 continue;
             }
             let mut statement = self.connection.prepare_cached(sql::EXECUTION_PLACE)?;
@@ -614,8 +617,35 @@ impl Batch<'_> {
 
 #[cfg(test)]
 mod tests {
+    use abide_store::conformance::block_on;
+    use abide_store::{Claim, Store as _};
+    use rusqlite::StatementStatus;
+
     use super::*;
+    use crate::fixture::{claim_of, end_of, inside, pair, parent_and_child, register};
     use crate::packing;
+
+    /// Many parents wait for children, and few have an answer.
+    #[test]
+    fn a_look_for_mail_reads_no_parent_without_unread_answers() {
+        let (_folder, ours, _theirs) = pair();
+        let session = register(&ours, "default");
+        let (parent, child) = parent_and_child(&ours, session);
+        let mut request = 1;
+        let mut look = || {
+            request += 1;
+            let claim = Claim { request, slots: 0, with_mail: true, ..claim_of(session) };
+            let found = block_on(ours.claim(claim)).unwrap().mail;
+            let read_count = inside(&ours, |batch| {
+                let statement = batch.connection.prepare_cached(sql::EXECUTION_PLACE)?;
+                Ok(statement.reset_status(StatementStatus::Run))
+            });
+            (found, read_count.unwrap())
+        };
+        assert_eq!(look(), (vec![], 0));
+        block_on(ours.commit(end_of(child))).unwrap();
+        assert_eq!(look(), (vec![(parent.key, MessageId::new("done:k:1"))], 1));
+    }
 
     #[test]
     fn a_mark_is_that_of_one_child() {

@@ -1,5 +1,6 @@
 //! `claim`: leases of ready executions.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -545,6 +546,7 @@ pub(crate) fn leased(
 /// Returns the newest unread message of each execution that the session holds.
 fn held_mail(batch: &mut Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey, MessageId)>, Stop> {
     let kept = if planted(Bug::AnswersUntold) { Vec::new() } else { batch.newest_kept(session)? };
+    let has_kept: HashSet<i64> = kept.iter().map(|(key, _)| *key).collect();
     // This is asked whenever another process has written. A pass over all held executions would
     // cost in proportion to their number.
     const FEW: i64 = 1_000;
@@ -556,7 +558,7 @@ fn held_mail(batch: &mut Batch<'_>, session: SessionId) -> Result<Vec<(Execution
     while let Some(row) = rows.next()? {
         // A reader of the inbox finds its damaged messages.
         if let (Some(key), Ok(id)) = (number(row, 0)?, text(row, 1))
-            && !kept.iter().any(|(known, _)| *known == key)
+            && !has_kept.contains(&key)
         {
             mail.push((ExecutionKey(unsigned(key)), MessageId::new(id)));
         }
