@@ -17,27 +17,28 @@
 //!   and no more answers are kept. That is the end of its lease, a message to it that a writer
 //!   without memory of it delivers, a claim, and the next run or the removal of a child.
 
+mod kept;
+
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use abide_core::intake::Intake;
 use abide_core::planted::{Bug, planted};
 use abide_core::{Message, MessageId, SessionId};
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::Judge;
 use crate::batch::Batch;
 use crate::caches::{ByKey, CachedRow};
-use crate::error::{BatchFailure, Meaning, Stop};
-use crate::journal::{self, Found};
-use crate::mail::{encoded, is_sound, opened, place_behind};
-use crate::packing::put_length;
+use crate::error::Stop;
+use crate::mail::{encoded, place_behind};
 use crate::place::{self, Place};
 use crate::rows::{Target, number};
 use crate::sheet::{Anchor, Base, Cold, Draft, Identity};
 use crate::sql;
+
+use kept::{Kept, Unread, kept_in, sound};
 
 /// The distance between the first and the last child whose answers are kept. So many bits has the
 /// sheet for marks, and so many children may a search look at, which every page of an inbox does.
@@ -178,75 +179,6 @@ impl Answers {
     }
 }
 
-/// An answer behind the entries of a journal row.
-struct Kept<'r> {
-    arrived: i64,
-    id: &'r str,
-    /// The body of a row of the inbox.
-    body: &'r [u8],
-}
-
-impl<'r> Kept<'r> {
-    fn of(answer: &'r [u8]) -> Option<Self> {
-        let ((arrived, id), body) = postcard::take_from_bytes::<(u64, &str)>(answer).ok()?;
-        Some(Self { arrived: i64::try_from(arrived).ok()?, id, body })
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.id.len() + self.body.len() + 16);
-        put_length(&mut bytes, self.arrived as usize);
-        put_length(&mut bytes, self.id.len());
-        bytes.extend_from_slice(self.id.as_bytes());
-        bytes.extend_from_slice(self.body);
-        bytes
-    }
-
-    fn owned(&self) -> Unread {
-        Unread { arrived: self.arrived, id: self.id.to_owned(), body: self.body.to_vec() }
-    }
-}
-
-/// An unread answer, as a row of the inbox would have it.
-pub(crate) struct Unread {
-    pub(crate) arrived: i64,
-    pub(crate) id: String,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Unread {
-    pub(crate) fn message(&self, parent: i64) -> rusqlite::Result<Message> {
-        opened(parent, (&self.id, self.arrived), &self.body)
-    }
-
-    fn is_sound(&self, parent: i64) -> bool {
-        is_sound((parent, &self.id, self.arrived), ValueRef::Blob(&self.body))
-    }
-}
-
-/// Returns the answer that is kept in a journal row of a child.
-fn kept_in(connection: &Connection, (row, child): (i64, i64)) -> Result<Option<Unread>, Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
-    let mut rows = statement.query([row, child])?;
-    let found = rows.next()?.ok_or_else(|| journal::missing(row))?;
-    let Some(answer) = Found::read(found)?.answer() else { return Ok(None) };
-    let damaged = || Stop::corrupt(format!("the answer in journal row {row} is damaged"));
-    Kept::of(answer).map(|kept| Some(kept.owned())).ok_or_else(damaged)
-}
-
-/// Returns the answer in a journal row of a child. A damaged row has no answer: its child is
-/// damaged, and once it is repaired, the answer is given again.
-fn sound(connection: &Connection, parent: i64, (row, child): (i64, i64)) -> rusqlite::Result<Option<Unread>> {
-    match kept_in(connection, (row, child)) {
-        Ok(Some(kept)) if kept.is_sound(parent) => Ok(Some(kept)),
-        Ok(None) => Ok(None),
-        Err(Stop::Sql(error)) if BatchFailure::of(&error).meaning != Meaning::Corrupt => Err(error),
-        Ok(Some(_)) | Err(_) => {
-            tracing::error!(parent, child, row, "the answer of a child is damaged");
-            Ok(None)
-        }
-    }
-}
-
 /// Returns the journal rows that may have unread answers, each with its child.
 fn search(
     connection: &Connection,
@@ -298,8 +230,7 @@ impl Keeper {
     }
 }
 
-/// Whether the row of an execution tells where the answers of its children are. If not, it is
-/// damaged, or a newer program wrote it.
+/// Whether the row of an execution can be read. If not, it is damaged, or a newer program wrote it.
 fn is_legible(connection: &Connection, key: i64) -> rusqlite::Result<bool> {
     let mut statement = connection.prepare_cached(sql::EXECUTION_LEASED)?;
     statement.query_row([key], |row| Ok(Base::read(row).is_ok_and(|base| base.sheet().is_ok())))
@@ -599,8 +530,8 @@ impl Batch<'_> {
     /// another run. The id of an answer that was read stays there too.
     pub(crate) fn let_go(&mut self, KeptBy { parent, answer }: KeptBy) -> Result<(), Stop> {
         if !is_legible(self.connection, parent)? && !planted(Bug::AnswerOfDamagedLost) {
-            // Whether it was read cannot be known. Parents ignore a second answer, and wait for ever
-            // for a lost one.
+            // Whether it was read cannot be known. A parent ignores a second answer, and waits for
+            // ever for a lost one.
             insert(self.connection, parent, &answer)?;
             // The writer remembers the answer in a row that is no longer the child's last.
             self.caches.answers.forget(parent);
@@ -623,7 +554,6 @@ mod tests {
 
     use super::*;
     use crate::fixture::{claim_of, end_of, inside, pair, parent_and_child, register};
-    use crate::packing;
 
     /// Many parents wait for children, and few have an answer.
     #[test]
@@ -656,22 +586,5 @@ mod tests {
             (-9..CHILD_DISTANCE_MAX + 9).filter(|distance| Marks::is_set(&marks.0, *distance)).collect();
         assert_eq!(found, set);
         assert_eq!(marks.0.len() as i64, CHILD_DISTANCE_MAX / 8);
-    }
-
-    #[test]
-    fn an_answer_stands_behind_the_entries_of_its_row() {
-        let kept = Kept { arrived: 1 << 40, id: "done:a:1", body: b"body" };
-        let mut row = Vec::new();
-        for entry in ["one".to_owned(), "x".repeat(300)] {
-            put_length(&mut row, entry.len());
-            row.extend_from_slice(entry.as_bytes());
-        }
-        let without = row.clone();
-        put_length(&mut row, 0);
-        row.extend_from_slice(&kept.bytes());
-        let found = Kept::of(packing::kept(&row).expect("it is there")).expect("it is whole");
-        assert_eq!((found.arrived, found.id, found.body), (kept.arrived, kept.id, kept.body));
-        assert!(packing::kept(&without).is_none());
-        assert!(packing::unpack(&row).eq(packing::unpack(&without)));
     }
 }
