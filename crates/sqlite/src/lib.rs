@@ -9,7 +9,6 @@
 //! store copies the answer into rows. No SQL is put together at run time: every statement is a name
 //! in `sql.rs`.
 
-mod answers;
 mod apply;
 mod backup;
 mod batch;

@@ -20,7 +20,6 @@ mod indexes;
 mod inherited;
 mod interruptions;
 mod journals;
-mod kept;
 mod lists;
 mod logs;
 mod names;
