@@ -3,8 +3,20 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Body, By, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Message, Op, Outcome, Phase, text,
+    Body, By, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Message, MessageId, Op, Outcome,
+    Phase, text,
 };
+
+/// The beginning of an answer's id.
+const DONE: &str = "done";
+
+impl MessageId {
+    /// Returns the child whose answer has this id, and its run, if it has the form of one.
+    pub fn answered_by(&self) -> Option<(&str, u32)> {
+        let (child, run) = self.as_str().strip_prefix(DONE)?.strip_prefix(':')?.rsplit_once(':')?;
+        Some((child, run.parse().ok()?))
+    }
+}
 
 impl Execution {
     /// Returns the message to the parent that waits for the outcome of a run that ends with `end`.
@@ -23,7 +35,7 @@ impl Execution {
         };
         let body = Body::ChildDone { run: parent.run, op: parent.op.clone(), outcome };
         let by = By(text::titled("child", &self.address().id).into());
-        Some(self.message_to(parent.id.clone(), "done", (by, body)))
+        Some(self.message_to(parent.id.clone(), DONE, (by, body)))
     }
 
     /// Whether its code winds down, or would if it could run.
@@ -59,11 +71,31 @@ pub fn awaited_children<'a>(journal: impl IntoIterator<Item = &'a Entry>) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Name, OpKind, Payload, Timestamp};
+    use crate::{Address, Name, Namespace, OpKind, Parent, Payload, Start, Timestamp};
+
+    fn op(nth: u32) -> Op {
+        Op { kind: OpKind::Child, name: Name::new("kid").expect("a name"), key: None, nth }
+    }
+
+    #[test]
+    fn the_id_of_an_answer_names_the_child_and_its_run() {
+        let answered =
+            |id: &str| MessageId::new(id).answered_by().map(|(child, run)| (child.to_owned(), run));
+        assert_eq!(answered("done:a:1"), Some(("a".to_owned(), 1)));
+        assert_eq!(answered("done:a:b:27"), Some(("a:b".to_owned(), 27)));
+        assert_eq!(["done", "done:a", "done:a:x", "doner:a:1"].map(answered), [None, None, None, None]);
+        let id = |text: &str| ExecutionId::new(text).expect("an id");
+        let parent = Parent::new(id("p"), 1, op(1), 2);
+        let start = Start { parent: Some(parent), ..crate::fixture::flow() };
+        let address = Address { namespace: Namespace::default(), id: id("a:b") };
+        let (child, _) = Execution::start(address, start, Timestamp::default());
+        let end = Event::Completed { result: Payload::from("1"), unused: Vec::new() };
+        let answer = child.answer(&end).expect("it has a parent");
+        assert_eq!(answer.id.answered_by(), Some(("a:b", 1)));
+    }
 
     #[test]
     fn a_run_waits_for_children_that_have_neither_answered_nor_been_given_up() {
-        let op = |nth| Op { kind: OpKind::Child, name: Name::new("kid").expect("a name"), key: None, nth };
         let started = |nth: u32| {
             let child = ExecutionId::new(format!("kid-{nth}")).expect("an id");
             Event::ChildStarted {

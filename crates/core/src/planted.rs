@@ -329,6 +329,22 @@ bugs! {
     NewbornUnsettled = "newborn-unsettled",
     /// The newborns of a transaction that is undone stay known.
     NewbornsNotUndone = "newborns-not-undone",
+    /// The answers that are kept for an execution are not found when another worker takes it over.
+    AnswersForgotten = "answers-forgotten",
+    /// Kept answers that were read are found again when another worker takes the execution over.
+    AnswersReadTwice = "answers-read-twice",
+    /// The answers that are kept for an execution are not found after it was parked.
+    AnswersLostAtPark = "answers-lost-at-park",
+    /// A message of another process goes before the answers that are kept.
+    AnswersUnseen = "answers-unseen",
+    /// A worker that has missed a notice is not told of answers that are kept.
+    AnswersUntold = "answers-untold",
+    /// The id of a kept answer is forgotten with the child that gave it.
+    AnswerIdForgotten = "answer-id-forgotten",
+    /// The unread answer to a parent that cannot be read is lost with the child that gave it.
+    AnswerOfDamagedLost = "answer-of-damaged-lost",
+    /// The answer that an undone commit has kept counts as given when it is applied again.
+    AnswerOfEarlierAttempt = "answer-of-earlier-attempt",
     /// A log without its database is deleted, or applied to the next file of its name.
     LogTakenOver = "log-taken-over",
     /// A file is opened although it has a second name.

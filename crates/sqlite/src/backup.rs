@@ -8,6 +8,7 @@ use abide_store::Clock;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 
+use crate::answers;
 use crate::error::{OpenError, Stop};
 use crate::partial::{self, Partial};
 use crate::store::SqliteStore;
@@ -49,6 +50,9 @@ impl SqliteStore {
         inherited::settle(&source, from, &[])?;
         copy(&source, to, |copied| {
             copied.execute(sql::SESSIONS_EXPIRE_ALL, ["restored from a copy"])?;
+            for key in answers::found(copied, sql::PARENTS_HELD, 0)? {
+                answers::settle(copied, key)?;
+            }
             copied.execute(sql::LEASES_RELEASE_ALL, [clock.now().as_micros()])?;
             Ok(())
         })

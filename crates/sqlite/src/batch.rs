@@ -1,6 +1,6 @@
 //! The tools of an operation inside a transaction.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -46,6 +46,9 @@ pub(crate) struct Shared {
     pub(crate) troubles: Troubles,
     /// The last claims of the sessions that were registered here.
     pub(crate) requests: Mutex<HashMap<SessionId, u64>>,
+    /// The executions that keep answers for sessions that were registered here, and perhaps some
+    /// that do so no longer.
+    pub(crate) keepers: Mutex<HashSet<i64>>,
     /// The runtime on which callers are woken, many at a time.
     pub(crate) tokio: Option<Handle>,
 }
@@ -199,6 +202,8 @@ pub(crate) struct Effects {
     pub(crate) registered: Vec<(SessionId, Arc<abide_core::Ability>, Option<LockFile>)>,
     pub(crate) ended: Vec<SessionId>,
     pub(crate) requests: Vec<(SessionId, u64)>,
+    /// Executions that keep answers no longer.
+    pub(crate) settled: Vec<i64>,
 }
 
 impl<'a> Batch<'a> {
@@ -316,6 +321,10 @@ impl Effects {
                 shared.locks.lock().unwrap_or_else(PoisonError::into_inner).insert(session, lock);
             }
         }
+        if !self.settled.is_empty() {
+            let mut keepers = shared.keepers.lock().unwrap_or_else(PoisonError::into_inner);
+            self.settled.drain(..).for_each(|key| _ = keepers.remove(&key));
+        }
         if !self.requests.is_empty() {
             shared.requests.lock().unwrap_or_else(PoisonError::into_inner).extend(self.requests.drain(..));
         }
@@ -343,6 +352,7 @@ impl Effects {
         }
         self.ended.clear();
         self.requests.clear();
+        self.settled.clear();
         self.notices = Pending::default();
     }
 }

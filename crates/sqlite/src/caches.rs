@@ -12,6 +12,7 @@ use std::sync::Arc;
 use abide_core::{Address, ExecutionId, KeyHasher, MessageId, SessionId};
 use rusqlite::Connection;
 
+use crate::answers::Answers;
 use crate::interned::Interned;
 use crate::rows::{LeaseState, SessionState, Target};
 use crate::sql;
@@ -29,6 +30,8 @@ pub(crate) struct Caches {
     /// Routes without ready executions.
     pub(crate) idle_routes: HashSet<i64, KeyHasher>,
     pub(crate) inboxes: ByKey<Inbox>,
+    /// Answers that take no row of the inbox.
+    pub(crate) answers: Answers,
     /// The numbers of executions that messages went to.
     pub(crate) ids: HashMap<Address, i64>,
     /// The contents of these executions, until their rows are written.
@@ -48,6 +51,7 @@ impl Caches {
         if self.inboxes.len() > CACHED_ROW_COUNT_MAX {
             self.inboxes.clear();
         }
+        self.answers.trim(CACHED_ROW_COUNT_MAX);
         if self.ids.len() > CACHED_ROW_COUNT_MAX {
             self.ids.clear();
             self.targets.clear();

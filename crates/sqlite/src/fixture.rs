@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{
-    Ability, Address, Body, By, ExecutionId, Kind, Message, MessageId, Name, Namespace, SessionId,
+    Ability, Address, Body, By, Command, ExecutionId, Kind, Message, MessageId, Name, Namespace, Op, OpKind,
+    Parent, Payload, SessionId, Start, codec,
 };
 use abide_store::conformance::{TestClock, block_on};
-use abide_store::{Result, Store, Submit, Submitted, Worker};
+use abide_store::{
+    Changes, Claim, Clock as _, Commit, CommitOutcome, Hold, Leased, Record, Result, Store, Submit,
+    Submitted, Worker,
+};
 
 use crate::batch::Batch;
 use crate::error::Stop;
@@ -67,6 +71,60 @@ pub(crate) fn pair() -> (tempfile::TempDir, Arc<SqliteStore>, Arc<SqliteStore>) 
     };
     let (ours, theirs) = (open(), open());
     (folder, ours, theirs)
+}
+
+/// Returns a commit that changes nothing but the version.
+pub(crate) fn commit_of(leased: &Leased, hold: Hold, outgoing: Vec<Message>) -> Commit {
+    let changes = Changes {
+        records: Default::default(),
+        next: None,
+        state: codec::encode(&leased.execution),
+        summary: leased.execution.summary(&[]),
+        consumed: Vec::new(),
+        outgoing,
+    };
+    Commit {
+        key: leased.key,
+        lease: leased.lease,
+        expected: leased.version,
+        changes: Arc::new(changes),
+        born_slots: 0,
+        hold,
+        transaction: None,
+        alone: false,
+    }
+}
+
+/// Returns a claim of one execution.
+pub(crate) fn claim_of(session: SessionId) -> Claim {
+    Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false }
+}
+
+/// Starts an execution `p` and its child `k`, which the session holds.
+pub(crate) fn parent_and_child(store: &SqliteStore, session: SessionId) -> (Leased, Leased) {
+    start(store, "p");
+    let parent = block_on(store.claim(claim_of(session))).expect("it is answered").leased.remove(0);
+    let op = Op { kind: OpKind::Child, name: name("child"), key: None, nth: 1 };
+    let of = Parent::new(ExecutionId::new("p").expect("an id"), 1, op.child_result(), 2);
+    let child = Start { parent: Some(of), ..abide_core::fixture::flow() };
+    let starts = vec![message("start", "k", Body::Start(child.into()))];
+    let commit = Commit { born_slots: 1, ..commit_of(&parent, Hold::Keep, starts) };
+    match block_on(store.commit(commit)).expect("it is answered") {
+        CommitOutcome::Committed(mut committed) => (parent, *committed.born.remove(0)),
+        CommitOutcome::Fenced(fence) => panic!("fenced: {fence}"),
+    }
+}
+
+/// Returns a commit that ends a child, with its answer.
+pub(crate) fn end_of(mut child: Leased) -> Commit {
+    let now = TestClock::new().now();
+    let command = Command::Complete { result: Payload::from("4"), unused: Vec::new() };
+    let decision = child.execution.decide(command, now).expect("it may end");
+    let outgoing = decision.outgoing.clone();
+    let (entry, _) = decision.record(&mut child.execution, now);
+    let mut commit = commit_of(&child, Hold::Keep, outgoing);
+    Arc::make_mut(&mut commit.changes).records = entry.iter().map(Record::of).collect();
+    commit
 }
 
 /// Runs a function inside a transaction of the writer.

@@ -19,8 +19,8 @@ use crate::caches::CachedRow;
 use crate::checksum::{self, Checksum};
 use crate::error::Stop;
 use crate::gaps;
-use crate::packing::unpack;
 pub(crate) use crate::packing::{Pack, Packs, packed};
+use crate::packing::{kept, unpack};
 use crate::rows::{LeaseState, count, integer, unsigned};
 use crate::sheet::{Base, Cold};
 use crate::sql;
@@ -302,6 +302,11 @@ impl<'r> Found<'r> {
     /// Returns the last entry, which the feed reports.
     pub(crate) fn last(&self) -> Option<&'r [u8]> {
         unpack(self.entries).last().flatten()
+    }
+
+    /// Returns the answer that is kept behind the entries.
+    pub(crate) fn answer(&self) -> Option<&'r [u8]> {
+        kept(self.entries)
     }
 
     /// Returns the number of the last entry.

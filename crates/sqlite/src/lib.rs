@@ -9,6 +9,7 @@
 //! store copies the answer into rows. No SQL is put together at run time: every statement is a name
 //! in `sql.rs`.
 
+mod answers;
 mod apply;
 mod backup;
 mod batch;

@@ -33,12 +33,16 @@ pub(crate) fn sort_at(place: i64) -> Option<Sort> {
 /// Returns the unread message in a row of the inbox, `execution, id, arrived, body` in this order,
 /// if it is undamaged.
 pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
-    let (key, id, arrived) = (row.get(0)?, text(row, 1)?, row.get(2)?);
+    opened(row.get(0)?, (text(row, 1)?, row.get(2)?), blob(row, 3)?)
+}
+
+/// Returns an unread message of the execution with this key, if it is undamaged.
+pub(crate) fn opened(key: i64, (id, arrived): (&str, i64), body: &[u8]) -> rusqlite::Result<Message> {
     let damaged = |problem: String| {
         let complaint = format!("message {id:?} is damaged: {problem}");
         rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, complaint.into())
     };
-    let sealed = Sealed { id, arrived, body: blob(row, 3)? };
+    let sealed = Sealed { id, arrived, body };
     let bytes = sealed.opened(key).ok_or_else(|| damaged("its checksum is wrong".to_owned()))?;
     if !PLACES.contains(&arrived) {
         return Err(damaged(format!("there is no place {arrived} in the order of arrival")));

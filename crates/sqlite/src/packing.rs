@@ -1,4 +1,5 @@
-//! Several entries in one row: each behind its length.
+//! Several entries in one row: each behind its length. An answer that is kept beside them stands
+//! behind a zero, which is no entry's length.
 
 use abide_core::Entry;
 use abide_store::Record;
@@ -22,6 +23,26 @@ pub(crate) struct Pack {
     pub(crate) body: Vec<u8>,
     /// The checksum of the entries; the rest of the row is added when it is known.
     pub(crate) sum: Checksum,
+    /// Where the entries end, if an answer stands behind them.
+    kept_from: Option<usize>,
+}
+
+impl Pack {
+    /// Appends an answer behind the entries.
+    pub(crate) fn keep(&mut self, answer: &[u8]) {
+        self.kept_from = Some(self.body.len());
+        put_length(&mut self.body, 0);
+        self.body.extend_from_slice(answer);
+        self.sum = Checksum::new().bytes(&self.body[CHECKSUM_BYTES..]);
+    }
+
+    /// Removes the answer that an earlier attempt to write the row has appended.
+    pub(crate) fn forget_kept(&mut self) {
+        if let Some(end) = self.kept_from.take() {
+            self.body.truncate(end);
+            self.sum = Checksum::new().bytes(&self.body[CHECKSUM_BYTES..]);
+        }
+    }
 }
 
 /// The rows of a commit, in order. Most commits have one, which is not allocated.
@@ -42,6 +63,10 @@ impl Packs {
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pack> {
         self.first.iter_mut().chain(&mut self.rest)
     }
+
+    pub(crate) fn last_mut(&mut self) -> Option<&mut Pack> {
+        self.rest.last_mut().or(self.first.as_mut())
+    }
 }
 
 /// Packs records, on the caller's thread if possible.
@@ -59,7 +84,7 @@ pub(crate) fn packed(records: &[Record]) -> Packs {
             body.extend_from_slice(&record.bytes);
         }
         let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
-        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum });
+        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum, kept_from: None });
         rest = others;
     }
     packs
@@ -94,7 +119,7 @@ pub(crate) fn put_length(body: &mut Vec<u8>, mut length: usize) {
 /// Splits a row into its entries; yields `None` where they cannot be separated.
 pub(crate) fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     std::iter::from_fn(move || {
-        if rest.is_empty() {
+        if matches!(rest, [] | [0, ..]) {
             return None;
         }
         let Ok((length, entries)) = postcard::take_from_bytes::<u32>(rest) else {
@@ -105,4 +130,14 @@ pub(crate) fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
         rest = split.map_or(&[], |(_, others)| others);
         Some(split.map(|(entry, _)| entry))
     })
+}
+
+/// Returns the answer behind the entries of a row, if there is one.
+pub(crate) fn kept(row: &[u8]) -> Option<&[u8]> {
+    let mut rest = row;
+    while !matches!(rest, [] | [0, ..]) {
+        let (length, entries) = postcard::take_from_bytes::<u32>(rest).ok()?;
+        rest = entries.get(length as usize..)?;
+    }
+    rest.split_first().map(|(_, answer)| answer)
 }

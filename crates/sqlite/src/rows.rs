@@ -14,6 +14,7 @@ use rusqlite::types::{ToSql, ToSqlOutput, Type, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 
+use crate::answers::Keeping;
 use crate::error::{BatchFailure, Meaning};
 use crate::place::{Place, ReadyQueue};
 use crate::room::Room;
@@ -292,6 +293,8 @@ pub(crate) struct Target {
     pub(crate) place: Place,
     /// The first journal row of its first run.
     pub(crate) origin: i64,
+    /// Where the answers of its children are.
+    pub(crate) keeping: Keeping,
     pub(crate) standing: Standing,
     /// Its state, as on disk; decoded on demand.
     state: Vec<u8>,
@@ -318,6 +321,7 @@ impl Target {
                     queue: base.queue,
                     place: Place::read(row, 9)?,
                     origin: sheet.cold.origin(),
+                    keeping: sheet.cold.keeping,
                     standing: sheet.standing()?,
                     state: sheet.state.to_vec(),
                     execution: OnceLock::new(),
@@ -350,6 +354,7 @@ impl Target {
                     queue: ReadyQueue::of(number(row, 1)?.unwrap_or(0)),
                     place,
                     origin: 0,
+                    keeping: Keeping::Never,
                     // The next holder finds the fault.
                     standing: Standing { status, listens: Listens::Everything, run: None },
                     state: Vec::new(),

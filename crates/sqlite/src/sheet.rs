@@ -16,6 +16,7 @@ use rusqlite::Row;
 use rusqlite::types::Type;
 use serde::{Deserialize, Serialize};
 
+use crate::answers::Keeping;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::packing::put_length;
 use crate::place::ReadyQueue;
@@ -36,6 +37,8 @@ pub(crate) struct Cold {
     pub(crate) row_count: u64,
     pub(crate) tagged: bool,
     pub(crate) top_level: bool,
+    /// Where the answers of its children are.
+    pub(crate) keeping: Keeping,
 }
 
 impl Cold {
@@ -49,6 +52,7 @@ impl Cold {
             row_count: 1,
             tagged: !start.tags.is_empty(),
             top_level: start.parent.is_none(),
+            keeping: Keeping::Never,
         }
     }
 
@@ -87,6 +91,11 @@ impl Anchor {
         Self { identity: sum.0, head, version }
     }
 
+    /// Whether these are the columns that never change.
+    pub(crate) fn is_of(&self, of: Identity<'_>) -> bool {
+        Self::new(of, 0, Version(0)).identity == self.identity
+    }
+
     pub(crate) fn sum(&self, sheet: Checksum) -> Checksum {
         sheet.number(self.identity as i64).number(self.head).number(integer(self.version.0))
     }
@@ -116,6 +125,16 @@ impl Draft {
         Self::prepared(put_part(Self::begin(summary, STATE_BYTES), execution))
     }
 
+    /// Prepares the same sheet again.
+    pub(crate) fn again(sheet: &Sheet<'_>) -> Self {
+        let mut bytes = vec![0; CHECKSUM_BYTES];
+        for part in [sheet.summary, sheet.state] {
+            put_length(&mut bytes, part.len());
+            bytes.extend_from_slice(part);
+        }
+        Self::prepared(bytes)
+    }
+
     fn begin(summary: &Summary, state_bytes: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(state_bytes + 128);
         bytes.extend([0; CHECKSUM_BYTES]);
@@ -127,21 +146,27 @@ impl Draft {
         Self { prepared: bytes.len(), bytes, sum }
     }
 
-    /// Returns the whole sheet.
+    /// Returns the whole sheet of an execution that keeps no answers.
     pub(crate) fn sealed(&mut self, cold: &Cold, anchor: &Anchor) -> &[u8] {
-        self.padded(cold, anchor, |length| length)
+        self.padded(cold, &[], anchor, |length| length)
     }
 
     /// Returns the whole sheet, with zeros up to the length that `wanted` returns for its own.
+    /// `marks` are the answers that are read, if some may be kept.
     pub(crate) fn padded(
         &mut self,
         cold: &Cold,
+        marks: &[u8],
         anchor: &Anchor,
         wanted: impl FnOnce(usize) -> usize,
     ) -> &[u8] {
         self.bytes.truncate(self.prepared);
         let bytes = std::mem::take(&mut self.bytes);
         self.bytes = codec::append(bytes, cold);
+        if cold.keeping.is_open() {
+            put_length(&mut self.bytes, marks.len());
+            self.bytes.extend_from_slice(marks);
+        }
         self.bytes.resize(wanted(self.bytes.len()).max(self.bytes.len()), 0);
         let sum = anchor.sum(self.sum.bytes(&self.bytes[self.prepared..]));
         checksum::put(&mut self.bytes, sum);
@@ -169,6 +194,7 @@ fn put_part(mut bytes: Vec<u8>, value: &impl Serialize) -> Vec<u8> {
 #[derive(Debug)]
 pub(crate) struct Sheet<'a> {
     pub(crate) cold: Cold,
+    pub(crate) marks: &'a [u8],
     pub(crate) summary: &'a [u8],
     pub(crate) state: &'a [u8],
 }
@@ -184,8 +210,17 @@ impl<'a> Sheet<'a> {
         let sum = |_: &[u8]| anchor.sum(Checksum::new().bytes(prepared).bytes(cold_bytes));
         checksum::checked(bytes, sum).ok_or_else(|| damaged("its checksum is wrong"))?;
         // Bytes after it, except zeros, would be lost when the sheet is written again.
-        match postcard::take_from_bytes(cold_bytes) {
-            Ok((cold, rest)) if rest.iter().all(|byte| *byte == 0) => Ok(Self { cold, summary, state }),
+        let Ok((cold, rest)) = postcard::take_from_bytes::<Cold>(cold_bytes) else {
+            return Err(DecodeError::Newer);
+        };
+        let told = match cold.keeping.is_open() {
+            true => postcard::take_from_bytes::<&[u8]>(rest).ok(),
+            false => Some((&[][..], rest)),
+        };
+        match told {
+            Some((marks, rest)) if rest.iter().all(|byte| *byte == 0) => {
+                Ok(Self { cold, marks, summary, state })
+            }
             _ => Err(DecodeError::Newer),
         }
     }
@@ -281,7 +316,7 @@ mod tests {
         let mut draft = Draft::new(&execution.summary(&[]), &codec::encode(&execution));
         let prepared = draft.prepared;
         let length = draft.sealed(&cold, &anchor).len();
-        let mut bytes = draft.padded(&cold, &anchor, |length| length + 9).to_vec();
+        let mut bytes = draft.padded(&cold, &[], &anchor, |length| length + 9).to_vec();
         assert_eq!((bytes.len(), Sheet::open(&bytes, &anchor).unwrap().cold), (length + 9, cold));
         bytes.push(7);
         let sum = Checksum::new().bytes(&bytes[CHECKSUM_BYTES..prepared]).bytes(&bytes[prepared..]);

@@ -364,6 +364,11 @@ pub(crate) const INBOX_SEEN: &str = "
 SELECT 1
 FROM abide_inbox
 WHERE execution = ?1 AND id = ?2";
+/// Whether there is a message with the id of an answer.
+pub(crate) const INBOX_ANSWERED: &str = "
+SELECT 1
+FROM abide_inbox INDEXED BY abide_inbox_ids
+WHERE execution = ?1 AND id >= 'done:' AND id < 'done;'";
 pub(crate) const INBOX_INSERT: &str = "
 INSERT INTO abide_inbox (execution, id, arrived, body)
 VALUES (?1, ?2, ?3, ?4)
@@ -524,6 +529,26 @@ FROM abide_executions INDEXED BY abide_executions_parent
 WHERE parent IS NOT NULL AND parent = ?1 AND parent_run = ?2 AND key < ?3
 ORDER BY key DESC
 LIMIT ?4";
+/// The last journal rows of children.
+pub(crate) const CHILD_HEADS: &str = "
+SELECT key, head
+FROM abide_executions INDEXED BY abide_executions_parent
+WHERE parent IS NOT NULL AND parent = ?1 AND parent_run = ?2 AND key >= ?3 AND key < ?4
+ORDER BY key";
+pub(crate) const CHILD_HEAD: &str = "
+SELECT child.head, child.key
+FROM abide_executions AS parent
+JOIN abide_executions AS child ON child.namespace = parent.namespace AND child.id = ?2 AND child.parent = parent.key
+WHERE parent.key = ?1";
+pub(crate) const CHILD_OF: &str = "
+SELECT parent.key, child.head
+FROM abide_executions AS child
+JOIN abide_executions AS parent ON parent.key = child.parent
+WHERE child.key = ?1";
+pub(crate) const EXECUTION_SHEET: &str = "
+UPDATE abide_executions
+SET state = ?2
+WHERE key = ?1";
 pub(crate) const EXECUTION_KEY: &str = "
 SELECT key
 FROM abide_executions

@@ -213,6 +213,7 @@ pub(crate) fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Option
         absences: Mutex::default(),
         troubles: Troubles::default(),
         requests: Mutex::default(),
+        keepers: Mutex::default(),
         // A store in memory has no thread that could wake callers.
         tokio: path.and_then(|_| tokio::runtime::Handle::try_current().ok()),
     }

@@ -13,6 +13,7 @@ use abide_store::{
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use crate::answers;
 use crate::apply::{first_start, inbox_page};
 use crate::batch::Shared;
 use crate::error::Stop;
@@ -172,7 +173,8 @@ impl View<'_> {
     }
 
     pub(crate) fn inbox(&self, read: InboxRead) -> Result<InboxPage, Stop> {
-        Ok(inbox_page(self.connection, read, &self.shared.options.page_bounds)?.0)
+        let kept = answers::unread(self.connection, integer(read.key.0))?;
+        Ok(inbox_page(self.connection, (read, kept), &self.shared.options.page_bounds)?.0)
     }
 
     fn tags(&self, chain: &Chain) -> Result<Vec<Tag>, Stop> {

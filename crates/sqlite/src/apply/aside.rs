@@ -38,6 +38,7 @@ impl Operation for AsideWork {
 
 /// Takes an execution from a holder that is too old to read it, and offers it again after a while.
 fn put_off(batch: &mut Batch<'_>, (key, given): (i64, Given)) -> Result<(), Stop> {
+    batch.settle_answers(key)?;
     let now = batch.now();
     let (until, look_at) = (now.after(NEWER_PAUSE), now.after(care::ORDER_GRACE));
     let mut statement = batch.connection.prepare_cached(sql::PUT_OFF_HELD)?;

@@ -1,5 +1,6 @@
 //! `claim`: leases of ready executions.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use rusqlite::OptionalExtension;
 use super::aside::{set_aside, set_aside_any};
 use super::inbox::orders;
 use super::session::sweep;
+use crate::answers::Keeping;
 use crate::batch::Batch;
 use crate::error::{Stop, complaint};
 use crate::job::Operation;
@@ -485,6 +487,7 @@ pub(crate) fn leased(
         suspicion: Option<Suspicion>,
         unclaimed: Option<Unclaimed>,
         chain: Chain,
+        keeping: Keeping,
         execution: Execution,
     }
     let mut statement = batch.connection.prepare_cached(sql::EXECUTION_LEASED)?;
@@ -506,6 +509,7 @@ pub(crate) fn leased(
             unclaimed: summary.as_ref().and_then(|summary| summary.unclaimed.clone()),
             suspicion: summary.and_then(|summary| summary.suspicion),
             chain: Chain::of(&base, &sheet.cold, &execution),
+            keeping: sheet.cold.keeping,
             execution,
         })
     })?;
@@ -515,6 +519,7 @@ pub(crate) fn leased(
     let id = ExecutionId::new(&found.id).map_err(|error| Stop::corrupt(error.to_string()))?;
     let page = Page::new((1, usize::MAX), &batch.shared.options.page_bounds);
     let journal = found.chain.first_page(batch.connection, page)?;
+    batch.settle_open(key, found.keeping)?;
     let (inbox, inbox_bytes) = batch.first_page(ExecutionKey(unsigned(key)))?;
     let bytes = inbox_bytes + journal.iter().map(|record| record.bytes.len()).sum::<usize>();
     let epoch = match which {
@@ -539,7 +544,9 @@ pub(crate) fn leased(
 }
 
 /// Returns the newest unread message of each execution that the session holds.
-fn held_mail(batch: &Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey, MessageId)>, Stop> {
+fn held_mail(batch: &mut Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey, MessageId)>, Stop> {
+    let kept = if planted(Bug::AnswersUntold) { Vec::new() } else { batch.newest_kept(session)? };
+    let has_kept: HashSet<i64> = kept.iter().map(|(key, _)| *key).collect();
     // This is asked whenever another process has written. A pass over all held executions would
     // cost in proportion to their number.
     const FEW: i64 = 1_000;
@@ -550,10 +557,13 @@ fn held_mail(batch: &Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey,
     let mut mail = Vec::new();
     while let Some(row) = rows.next()? {
         // A reader of the inbox finds its damaged messages.
-        if let (Some(key), Ok(id)) = (number(row, 0)?, text(row, 1)) {
+        if let (Some(key), Ok(id)) = (number(row, 0)?, text(row, 1))
+            && !has_kept.contains(&key)
+        {
             mail.push((ExecutionKey(unsigned(key)), MessageId::new(id)));
         }
     }
+    mail.extend(kept.into_iter().map(|(key, id)| (ExecutionKey(unsigned(key)), id)));
     Ok(mail)
 }
 

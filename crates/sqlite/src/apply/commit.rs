@@ -9,6 +9,7 @@ use super::claim::{Which, leased};
 use super::inbox::Put;
 use super::message::Started;
 use super::session;
+use crate::answers::{Keep, Keeping};
 use crate::batch::{Batch, Frequent};
 use crate::caches::CachedRow;
 use crate::error::Stop;
@@ -132,17 +133,25 @@ impl CommitWork {
             committed.transacted = Some(transacted.record);
         }
         let key = self.key();
+        self.consume(batch, cached)?;
+        self.keep_answers(batch, cached)?;
+        let kept = self.keep_answer(batch, cached)?;
         for pack in self.packs.iter_mut() {
             pack.append(batch, key, cached)?;
+        }
+        let is_kept = kept.is_some();
+        if let Some(kept) = kept {
+            batch.kept(kept, (cached.state.anchor.head, key))?;
         }
         if let Some(first) = &self.commit.changes.next {
             journal::begin_run(batch, self.key(), cached, std::slice::from_ref(first))?;
         }
-        self.consume(batch)?;
         if self.commit.changes.outgoing.is_empty() || self.commit.changes.summary.status.is_terminal() {
             let after = self.after(batch, cached, now)?;
             self.update(batch, cached, after)?;
-            self.emit(batch, &mut committed, now)?;
+            if !is_kept {
+                self.emit(batch, &mut committed, now)?;
+            }
             self.tell(batch, cached, after)?;
             return Ok(committed);
         }
@@ -178,13 +187,60 @@ impl CommitWork {
         Ok(())
     }
 
-    fn consume(&self, batch: &mut Batch<'_>) -> Result<(), Stop> {
-        if self.commit.changes.consumed.is_empty() {
-            return Ok(());
+    /// Continues to keep answers of the execution's children, begins to, or ends it.
+    fn keep_answers(&self, batch: &mut Batch<'_>, cached: &mut CachedRow) -> Result<(), Stop> {
+        let Commit { hold, changes, .. } = &self.commit;
+        let is_over = changes.summary.status.is_terminal() || changes.next.is_some();
+        if *hold != Hold::Keep || is_over {
+            return batch.settle_own(self.key(), cached);
+        }
+        let is_child =
+            |message: &&Message| matches!(&message.body, Body::Start(start) if start.parent.is_some());
+        match changes.outgoing.iter().filter(is_child).count() {
+            0 => Ok(()),
+            child_count => batch.open_answers(self.key(), cached, child_count),
+        }
+    }
+
+    /// Puts the answer of a child that ends into its last journal row, if it may be kept there.
+    fn keep_answer(&mut self, batch: &mut Batch<'_>, cached: &CachedRow) -> Result<Option<Keep>, Stop> {
+        let Commit { key, changes, .. } = &self.commit;
+        // A commit is applied again when its transaction was undone. The parent may be another's
+        // by then.
+        if let Some(pack) = self.packs.last_mut()
+            && !planted(Bug::AnswerOfEarlierAttempt)
+        {
+            pack.forget_kept();
+        }
+        // Behind another message the answer would arrive first.
+        let ([answer], true) = (changes.outgoing.as_slice(), changes.summary.status.is_terminal()) else {
+            return Ok(None);
+        };
+        let (Body::ChildDone { .. }, Some(pack), None) = (&answer.body, self.packs.last_mut(), &changes.next)
+        else {
+            return Ok(None);
+        };
+        let kept = batch.keep((integer(key.0), cached), answer)?;
+        if let Some(kept) = &kept {
+            pack.keep(&kept.bytes);
+        }
+        Ok(kept)
+    }
+
+    fn consume(&self, batch: &mut Batch<'_>, cached: &mut CachedRow) -> Result<(), Stop> {
+        if batch.settle_unknown(self.key(), cached.state.cold.keeping)? {
+            cached.state.cold.keeping = Keeping::Settled;
         }
         let consumed = &self.commit.changes.consumed;
-        let mut statement = batch.connection.prepare_cached(sql::INBOX_CONSUME)?;
+        if consumed.is_empty() {
+            return Ok(());
+        }
+        let connection = batch.connection;
         for id in consumed {
+            if batch.caches.answers.read(self.key(), id) {
+                continue;
+            }
+            let mut statement = connection.prepare_cached(sql::INBOX_CONSUME)?;
             if statement.execute((self.key(), id.as_str(), read_sum(self.key(), id.as_str())))? == 0 {
                 let mut misled = batch.connection.prepare_cached(sql::INBOX_MISLED)?;
                 return Err(match misled.exists(params![self.key(), id.as_str()])? {
@@ -193,6 +249,7 @@ impl CommitWork {
                 });
             }
         }
+        batch.settle_read(self.key(), cached)?;
         let Some(inbox) = batch.caches.inboxes.get_mut(&self.key()) else { return Ok(()) };
         inbox.unread_count = inbox.unread_count.saturating_sub(consumed.len());
         if inbox.unread_count == 0 {
@@ -305,7 +362,8 @@ impl CommitWork {
         let to = after.map(|after| after.place).or(settled);
         let room = cached.state.sheet_room(to.map(Place::columns));
         let LeaseState { cold, anchor, .. } = &cached.state;
-        let sheet = self.sheet.padded(cold, anchor, |length| room::filled(length, room));
+        let marks = if cold.keeping.is_open() { batch.caches.answers.marks(key) } else { &[] };
+        let sheet = self.sheet.padded(cold, marks, anchor, |length| room::filled(length, room));
         let length = sheet.len();
         let changed = match to {
             None => {
@@ -414,36 +472,17 @@ impl CommitWork {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
+    use std::task::{Context, Waker};
 
-    use abide_core::{Payload, Status, codec};
+    use abide_core::{Payload, Status};
     use abide_store::conformance::block_on;
-    use abide_store::{Changes, Claim, Leased, Store};
+    use abide_store::{InboxRead, Store, View as _};
 
     use super::*;
-    use crate::fixture::{inside, message, name, pair, register, start};
-
-    /// Returns a commit that changes nothing but the version.
-    fn commit_of(leased: &Leased, hold: Hold, outgoing: Vec<Message>) -> Commit {
-        let changes = Changes {
-            records: Default::default(),
-            next: None,
-            state: codec::encode(&leased.execution),
-            summary: leased.execution.summary(&[]),
-            consumed: Vec::new(),
-            outgoing,
-        };
-        Commit {
-            key: leased.key,
-            lease: leased.lease,
-            expected: leased.version,
-            changes: Arc::new(changes),
-            born_slots: 0,
-            hold,
-            transaction: None,
-            alone: false,
-        }
-    }
+    use crate::fixture::{
+        claim_of, commit_of, end_of, inside, message, name, pair, parent_and_child, register, start, submit,
+    };
 
     /// The index of statuses lists an execution for as long as it has one of the listed statuses.
     #[test]
@@ -458,9 +497,7 @@ mod tests {
             let (_folder, ours, _theirs) = pair();
             let session = register(&ours, "default");
             start(&ours, "a");
-            let claim =
-                Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
-            let mut leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
+            let mut leased = block_on(ours.claim(claim_of(session))).unwrap().leased.remove(0);
             for (status, expected) in case {
                 let mut commit = commit_of(&leased, Hold::Keep, Vec::new());
                 let changes = Arc::make_mut(&mut commit.changes);
@@ -483,8 +520,7 @@ mod tests {
         let (_folder, ours, _theirs) = pair();
         let session = register(&ours, "default");
         start(&ours, "a");
-        let claim = Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
-        let leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
+        let leased = block_on(ours.claim(claim_of(session))).unwrap().leased.remove(0);
         let order = message("end", "a", Body::Terminate { reason: String::new() });
         let hold = Hold::Park { seen: vec![order.id.clone()] };
         block_on(ours.commit(commit_of(&leased, hold, vec![order]))).unwrap();
@@ -505,9 +541,7 @@ mod tests {
             let session = register(&ours, "default");
             start(&ours, "a");
             start(&ours, "b");
-            let claim =
-                Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
-            let mut leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
+            let mut leased = block_on(ours.claim(claim_of(session))).unwrap().leased.remove(0);
             block_on(ours.commit(commit_of(&leased, Hold::Keep, Vec::new()))).unwrap();
             leased.version = leased.version.next();
             if !change.is_empty() {
@@ -523,6 +557,37 @@ mod tests {
                 Err(Error::Corrupt { .. }) if !change.is_empty() => {}
                 other => panic!("{case}: {other:?}"),
             }
+        }
+    }
+
+    /// The writer undoes a transaction when a later operation in it fails, and applies the others
+    /// again. Another process may write before that.
+    #[test]
+    fn the_answer_of_a_commit_that_is_applied_again_is_told_and_found() {
+        for is_foreign in [true, false] {
+            let (_folder, ours, theirs) = pair();
+            let session = register(&ours, "default");
+            let (parent, child) = parent_and_child(&ours, session);
+            let work = Arc::new(Mutex::new(CommitWork::new(end_of(child))));
+            let first = Arc::clone(&work);
+            let failed = inside(&ours, move |batch| {
+                first.lock().unwrap().apply(batch)?;
+                Err::<(), _>(Stop::corrupt("a neighbour fails"))
+            });
+            failed.unwrap_err();
+            if is_foreign {
+                let signal = Body::Signal { name: name("s"), payload: Payload::from("1") };
+                submit(&theirs, message("s", "p", signal));
+            }
+            let mut context = Context::from_waker(Waker::noop());
+            _ = ours.wait(session).as_mut().poll(&mut context);
+            let outcome = inside(&ours, move |batch| work.lock().unwrap().apply(batch)).unwrap();
+            assert!(matches!(outcome, CommitOutcome::Committed(_)));
+            let page = block_on(ours.inbox(InboxRead::first(parent.key))).unwrap();
+            let found: Vec<_> = page.messages.iter().map(|message| message.id.as_str()).collect();
+            assert_eq!(found.last(), Some(&"done:k:1"), "{is_foreign}: {found:?}");
+            assert!(ours.wait(session).as_mut().poll(&mut context).is_ready(), "{is_foreign}: it is told");
+            assert_eq!(ours.verify().unwrap().problems, Vec::<String>::new());
         }
     }
 }

@@ -6,6 +6,7 @@ use abide_store::{ExecutionKey, Import, Imported, Read, Record, Target};
 use rusqlite::params;
 
 use super::message::{Inserted, existing};
+use crate::answers;
 use crate::batch::Batch;
 use crate::caches::CachedRow;
 use crate::error::Stop;
@@ -50,8 +51,7 @@ fn known_as(batch: &Batch<'_>, import: &Import, key: i64) -> Result<Imported, St
         let read = Read { target, run: Some(run), from, limit: usize::MAX, with_inbox: false };
         Ok::<Vec<Record>, Stop>(view.snapshot(&read)?.map(|found| found.journal).unwrap_or_default())
     };
-    let mut seen = batch.connection.prepare_cached(sql::INBOX_SEEN)?;
-    if import.is_known(page, |id| Ok(seen.exists(params![key, id.as_str()])?))? {
+    if import.is_known(page, |id| answers::has_seen(batch.connection, key, id))? {
         return Ok(Imported::Known(execution));
     }
     Err(Stop::Refused(import.conflict()))

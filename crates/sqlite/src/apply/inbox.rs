@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use abide_core::intake::{self, Found, Intake, Standing};
+use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Execution, LeaseRow, Message, MessageId, Sort, Start, Summary, Timestamp, Version, care,
+    Address, Execution, LeaseRow, Message, MessageId, SessionId, Sort, Start, Summary, Timestamp, Version,
+    care,
     parking::{self, Parked, Seen},
 };
 use abide_store::{ExecutionKey, InboxCursor, InboxPage, InboxRead, Leased, PageBounds};
@@ -12,6 +14,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::message::first_start;
+use crate::answers::{self, Answer, Keeping};
 use crate::batch::{Batch, Frequent};
 use crate::caches::Inbox;
 use crate::error::Stop;
@@ -32,11 +35,20 @@ impl Batch<'_> {
     /// unreadable execution accepts it: damage may be repaired, and a newer program can read the
     /// executions that it wrote.
     pub(crate) fn put(&mut self, message: &Message) -> Result<Put, Stop> {
+        self.put_anywhere(message, Judge::IfReadable)
+    }
+
+    /// Does the same for a message that was lost, even if it is kept beside an entry of its sender.
+    pub(crate) fn put_again(&mut self, message: &Message) -> Result<Put, Stop> {
+        self.put_anywhere(message, Judge::Again)
+    }
+
+    fn put_anywhere(&mut self, message: &Message, judge: Judge) -> Result<Put, Stop> {
         let target = match self.target(&message.to).map_err(Stop::aside) {
             Err(stop) if stop.is_unreadable() => self.unreadable(&message.to)?,
             found => found?,
         };
-        self.put_into(target, message, Judge::IfReadable)
+        self.put_into(target, message, judge)
     }
 
     /// Does the same for a sender that learns of an unreadable target; then the message is put
@@ -53,6 +65,11 @@ impl Batch<'_> {
         judge: Judge,
     ) -> Result<Put, Stop> {
         let now = self.now();
+        if let Some(target) = &target
+            && !planted(Bug::AnswersUnseen)
+        {
+            self.settle_unknown(target.key, target.keeping)?;
+        }
         let intake = self.admit(target.as_ref(), message, (judge, now))?;
         let target = target.ok_or_else(|| Stop::corrupt(format!("{} is found and is not", message.to)))?;
         let key = ExecutionKey(unsigned(target.key));
@@ -61,6 +78,12 @@ impl Batch<'_> {
             Intake::Retry => return self.retry(&target, message),
             Intake::Create | Intake::Attach | Intake::Duplicate => return Ok(Put::Duplicate(key)),
         };
+        if target.keeping != Keeping::Never
+            && judge != Judge::Again
+            && self.is_kept(target.key, &message.id)?
+        {
+            return Ok(Put::Duplicate(key));
+        }
         let message = message.clone().arrived(now);
         let Some(previous) = self.insert_message(target.key, &message)? else {
             return Ok(Put::Duplicate(key));
@@ -70,12 +93,7 @@ impl Batch<'_> {
         self.settle((target.key, target.epoch), target.place)?;
         match target.place {
             Place::Held(holder) if self.shared.notices.holds(holder.session) => {
-                let Previous(previous) = previous;
-                // If the epoch is lost, no holder accepts the notice: the holder finds the damage
-                // with its next commit.
-                let (session, epoch) = (holder.session, target.epoch.unwrap_or_default());
-                let arrived = Arrived { session, key, epoch, message, previous };
-                self.effects.notices.messages.push(arrived);
+                self.notify_holder(&target, holder.session, (message, previous));
             }
             Place::Waiting | Place::Timer(..) if wakes => {
                 self.relocate((target.key, target.epoch), (target.place, Place::Ready(target.queue, now)))?;
@@ -91,6 +109,19 @@ impl Batch<'_> {
             | Place::Damaged(_) => {}
         }
         Ok(Put::Delivered(key))
+    }
+
+    /// Notifies the session that holds an execution of a message that has arrived.
+    pub(crate) fn notify_holder(
+        &mut self,
+        target: &Target,
+        session: SessionId,
+        (message, Previous(previous)): (Message, Previous),
+    ) {
+        // If the epoch is lost, no holder accepts the notice: the holder finds the damage with its
+        // next commit.
+        let (key, epoch) = (ExecutionKey(unsigned(target.key)), target.epoch.unwrap_or_default());
+        self.effects.notices.messages.push(Arrived { session, key, epoch, message, previous });
     }
 
     /// Decides about a message that finds `target` at `now`.
@@ -132,7 +163,7 @@ impl Batch<'_> {
     }
 
     /// Returns the target of a message, from memory or from its row.
-    fn target(&mut self, address: &Address) -> Result<Option<Arc<Target>>, Stop> {
+    pub(crate) fn target(&mut self, address: &Address) -> Result<Option<Arc<Target>>, Stop> {
         if let Some(key) = self.caches.ids.get(address)
             && let Some(known) = self.caches.targets.get(key)
         {
@@ -164,14 +195,21 @@ impl Batch<'_> {
         if insert.execute((key, message.id.as_str(), arrived, body.as_slice()))? == 0 {
             return Ok(None);
         }
+        self.caches.answers.note(key, &message.id);
+        self.arrive(key, (&message.id, arrived)).map(Some)
+    }
+
+    /// Counts a message that has arrived, and returns the newest unread message before it.
+    pub(crate) fn arrive(&mut self, key: i64, (id, arrived): (&MessageId, i64)) -> Result<Previous, Stop> {
         let inbox = self.inbox(key)?;
         inbox.newest = arrived;
         inbox.unread_count += 1;
-        Ok(Some(Previous(inbox.newest_id.replace(message.id.clone()))))
+        Ok(Previous(inbox.newest_id.replace(id.clone())))
     }
 
     /// Keeps the id of a read message. Returns `false` when it was there before.
-    pub(super) fn insert_read(&mut self, key: i64, id: &MessageId) -> Result<bool, Stop> {
+    pub(crate) fn insert_read(&mut self, key: i64, id: &MessageId) -> Result<bool, Stop> {
+        self.caches.answers.note(key, id);
         let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
         let (sum, nothing_to_read): (i64, Option<Vec<u8>>) = (read_sum(key, id.as_str()), None);
         Ok(insert.execute(params![key, id.as_str(), sum, nothing_to_read])? == 1)
@@ -194,9 +232,10 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Returns the first page of an inbox, and its size.
+    /// Returns the first page of an inbox, and its size. Its execution keeps no answers.
     pub(crate) fn first_page(&self, key: ExecutionKey) -> rusqlite::Result<(InboxPage, usize)> {
-        inbox_page(self.connection, InboxRead::first(key), &self.shared.options.page_bounds)
+        let bounds = &self.shared.options.page_bounds;
+        inbox_page(self.connection, (InboxRead::first(key), Vec::new()), bounds)
     }
 
     /// Decides how an execution is parked whose holder has `seen` some of the unread messages.
@@ -245,15 +284,22 @@ impl Batch<'_> {
             let id = row.get_ref(0)?.as_str().ok().map(MessageId::new);
             Ok((id, number(row, 1)?.filter(|newest| (0..ARRIVED_FAR).contains(newest))))
         });
-        let Some((newest_id, newest)) = newest.optional()? else { return Ok(Inbox::default()) };
+        let (kept_count, kept) = self.caches.answers.newest(key);
+        let kept = kept.map(|(arrived, id)| (arrived, Some(id.clone())));
+        let Some((newest_id, newest)) = newest.optional()? else {
+            let (newest, newest_id) = kept.unwrap_or_default();
+            return Ok(Inbox { unread_count: kept_count, newest, newest_id });
+        };
         let newest = match newest {
             Some(newest) => newest,
             // The last message is damaged: it does not say where the next one belongs.
             None => newest_sound(self.connection, key)?,
         };
         let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
-        let unread_count = statement.query_row([key], |row| row.get::<_, i64>(0))?;
-        Ok(Inbox { unread_count: usize::try_from(unread_count).unwrap_or(0), newest, newest_id })
+        let row_count = statement.query_row([key], |row| row.get::<_, i64>(0))?;
+        let (newest, newest_id) = kept.filter(|(kept, _)| *kept > newest).unwrap_or((newest, newest_id));
+        let unread_count = usize::try_from(row_count).unwrap_or(0) + kept_count;
+        Ok(Inbox { unread_count, newest, newest_id })
     }
 }
 
@@ -262,6 +308,8 @@ impl Batch<'_> {
 pub(crate) enum Judge {
     Always,
     IfReadable,
+    /// As before, for a message that is sent again although it is kept.
+    Again,
 }
 
 /// The execution that a message goes to.
@@ -287,8 +335,7 @@ impl Found for Finding<'_, '_> {
     }
 
     fn has_seen(&mut self, id: &MessageId) -> Result<bool, Stop> {
-        let mut seen = self.batch.connection.prepare_cached(sql::INBOX_SEEN)?;
-        Ok(seen.exists(params![self.target.key, id.as_str()])?)
+        answers::has_seen(self.batch.connection, self.target.key, id)
     }
 
     fn unread_count(&mut self) -> Result<usize, Stop> {
@@ -301,37 +348,60 @@ impl Found for Finding<'_, '_> {
 
     fn pass_over(&self, stop: Stop) -> Result<(), Stop> {
         match self.judge {
-            Judge::IfReadable if stop.is_unreadable() => Ok(()),
-            Judge::IfReadable | Judge::Always => Err(stop),
+            Judge::IfReadable | Judge::Again if stop.is_unreadable() => Ok(()),
+            Judge::IfReadable | Judge::Again | Judge::Always => Err(stop),
         }
     }
 }
 
 /// The newest message that was unread when another one arrived.
-pub(super) struct Previous(Option<MessageId>);
+pub(crate) struct Previous(Option<MessageId>);
 
-/// Returns a page of the unread messages of an execution, in order of arrival, and its size.
+/// Returns a page of the unread messages of an execution, in order of arrival, and its size. `kept`
+/// are its answers that stand in no inbox.
 pub(crate) fn inbox_page(
     connection: &Connection,
-    read: InboxRead,
+    (read, kept): (InboxRead, Vec<Answer>),
     page_bounds: &PageBounds,
 ) -> rusqlite::Result<(InboxPage, usize)> {
+    let key = integer(read.key.0);
     let limit = read.limit.min(page_bounds.inbox_page_count_max);
     let mut last = read.after.map_or(i64::MIN, |InboxCursor(arrived)| integer(arrived));
     let mut statement = connection.prepare_cached(sql::INBOX_PAGE)?;
     // One more, to see whether there are more.
-    let mut rows = statement.query([integer(read.key.0), last, integer(limit as u64).saturating_add(1)])?;
+    let mut rows = statement.query([key, last, integer(limit as u64).saturating_add(1)])?;
+    let after = last;
+    let mut kept = kept.into_iter().filter(|kept| kept.arrived > after).peekable();
     let (mut page, mut bytes) = (InboxPage::default(), 0);
-    while let Some(row) = rows.next()? {
-        let size = blob(row, 3)?.len();
+    let mut row = rows.next()?;
+    loop {
+        let row_arrived = row.map(|row| row.get::<_, i64>(2)).transpose()?;
+        let next = match kept.next_if(|kept| row_arrived.is_none_or(|arrived| kept.arrived < arrived)) {
+            Some(answer) => match answer.read(connection, key)? {
+                Some(kept) => Some(kept),
+                None => continue,
+            },
+            None => None,
+        };
+        let size = match (&next, row) {
+            (Some(kept), _) => kept.body.len(),
+            (None, Some(row)) => blob(row, 3)?.len(),
+            (None, None) => break,
+        };
         let is_full = page.messages.len() == limit;
         if is_full || (bytes + size > page_bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
             page.next = Some(InboxCursor(unsigned(last)));
             break;
         }
         bytes += size;
-        last = row.get(2)?;
-        page.messages.push(message(row)?);
+        if let Some(kept) = next {
+            last = kept.arrived;
+            page.messages.push(kept.message(key)?);
+        } else if let Some(found) = row {
+            last = found.get(2)?;
+            page.messages.push(message(found)?);
+            row = rows.next()?;
+        }
     }
     Ok((page, bytes))
 }
@@ -350,10 +420,22 @@ pub(crate) fn each_unread(
     key: i64,
     mut read: impl FnMut(Message),
 ) -> rusqlite::Result<()> {
+    let mut kept = answers::unread(connection, key)?.into_iter().peekable();
     let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
     let mut rows = statement.query([key])?;
     while let Some(row) = rows.next()? {
+        let arrived: i64 = row.get(2)?;
+        while let Some(before) = kept.next_if(|kept| kept.arrived < arrived) {
+            if let Some(kept) = before.read(connection, key)? {
+                read(kept.message(key)?);
+            }
+        }
         read(message(row)?);
+    }
+    for last in kept {
+        if let Some(kept) = last.read(connection, key)? {
+            read(kept.message(key)?);
+        }
     }
     Ok(())
 }

@@ -166,7 +166,7 @@ impl Batch<'_> {
         let Inserted { key, namespace, of: (parent, parent_run), place, summary } = inserted;
         let columns @ Columns { place, rank, place_at } = place.columns();
         let mut sheet = Draft::of(summary, execution);
-        let sheet = sheet.padded(&state.cold, &state.anchor, |length| room::at_birth(length, state));
+        let sheet = sheet.padded(&state.cold, &[], &state.anchor, |length| room::at_birth(length, state));
         state.sheet_room(Some(columns));
         state.fill(sheet.len());
         let (id, queue) = (execution.address().id.as_str(), state.queue.number());

@@ -15,7 +15,7 @@ pub(crate) use aside::AsideWork;
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
 pub(crate) use import::ImportWork;
-pub(crate) use inbox::{check_inbox, each_unread, inbox_page, orders};
+pub(crate) use inbox::{Judge, check_inbox, each_unread, inbox_page, orders};
 pub(crate) use message::{first_entry, first_start};
 pub(crate) use prune::PruneWork;
 pub(crate) use session::{HeartbeatWork, RegisterWork, RetireWork, is_alive};

@@ -59,8 +59,12 @@ impl Operation for PruneWork {
         }
         let mut count = 0;
         for execution in &old {
-            match belongings(batch, execution) {
-                Ok(belongings) => {
+            let found = belongings(batch, execution);
+            match found.and_then(|found| Ok((found, batch.kept_by(execution.key)?))) {
+                Ok((belongings, kept)) => {
+                    if let Some(kept) = kept {
+                        batch.let_go(kept)?;
+                    }
                     delete(batch, execution, &belongings)?;
                     count += 1;
                 }
@@ -160,6 +164,7 @@ fn delete(batch: &mut Batch<'_>, old: &Old, Belongings { tags, rows }: &Belongin
     batch.connection.prepare_cached(sql::PRUNE_EXECUTION)?.execute([old.key])?;
     batch.caches.rows.remove(&old.key);
     batch.caches.inboxes.remove(&old.key);
+    batch.caches.answers.forget(old.key);
     batch.caches.targets.remove(&old.key);
     // Another execution may get its id, whose children are not its own.
     batch.caches.last_parent.take_if(|(_, _, key)| *key == old.key);

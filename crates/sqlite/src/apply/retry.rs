@@ -33,8 +33,12 @@ impl Batch<'_> {
         let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
         // Before anything is written: a refusal leaves no trace.
         let (execution, entries) = target.execution()?.retried(began, message.by.clone(), now)?;
+        let kept = self.kept_by(target.key).map_err(Stop::aside)?;
         if !self.insert_read(target.key, &message.id)? {
             return Ok(Put::Duplicate(key));
+        }
+        if let Some(kept) = kept {
+            self.let_go(kept)?;
         }
         self.forget_orders(target.key)?;
         let mut cached = CachedRow { state, rows: Vec::new() };

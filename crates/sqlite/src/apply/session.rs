@@ -179,6 +179,8 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     if retired == 0 {
         return Ok(());
     }
+    // Whether a caretaker has to look at an execution depends on its unread messages.
+    batch.settle_held(session)?;
     let now = batch.now();
     let (ready_at, look_at) = (now.as_micros(), now.after(care::ORDER_GRACE).as_micros());
     let mut release = batch.connection.prepare_cached(sql::SESSION_RELEASE)?;

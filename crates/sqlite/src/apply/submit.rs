@@ -49,6 +49,7 @@ fn submit_all(
 ) -> Result<Vec<Submitted>, Stop> {
     batch.connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
     let notice_count = batch.effects.notices.messages.len();
+    let settled_count = batch.effects.settled.len();
     let counted = batch.tallies.mark();
     let mut submitted: Vec<Submitted> = Vec::with_capacity(work.messages.len());
     for message in &work.messages {
@@ -64,6 +65,7 @@ fn submit_all(
                 batch.connection.prepare_cached(sql::SAVEPOINT_ROLLBACK)?.execute([])?;
                 batch.connection.prepare_cached(sql::SAVEPOINT_RELEASE)?.execute([])?;
                 batch.effects.notices.messages.truncate(notice_count);
+                batch.effects.settled.truncate(settled_count);
                 batch.tallies.undo_to(counted);
                 *batch.caches = Caches::default();
                 return Err(Stop::Refused(error));

@@ -225,6 +225,7 @@ impl DiscardWork {
         batch.caches.rows.remove(&key);
         batch.caches.targets.remove(&key);
         batch.caches.inboxes.remove(&key);
+        batch.caches.answers.forget(key);
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use crate::legible::LegibleRow;
 use crate::mail::message;
 use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{Raw, indexed, integer, micros};
-use crate::sheet::{Draft, Sheet};
+use crate::sheet::{Cold, Draft, Sheet};
 use crate::sql;
 
 /// Rebuilds some executions as far as possible.
@@ -184,6 +184,7 @@ fn forget(batch: &mut Batch<'_>, key: i64) {
     batch.caches.targets.clear();
     batch.caches.ids.clear();
     batch.caches.inboxes.remove(&key);
+    batch.caches.answers.forget(key);
     batch.caches.last_parent = None;
 }
 
@@ -238,7 +239,9 @@ fn open(batch: &mut Batch<'_>, legible: &LegibleRow, truth: &Truth) -> Result<Op
                 Err(_) => continue,
             };
             let (summary, state) = (sheet.summary()?, sheet.execution()?.at(truth.address.clone()));
-            if state != truth.execution || sheet.cold != truth.cold {
+            // The journal does not tell where answers are.
+            let cold = Cold { keeping: truth.cold.keeping, ..sheet.cold };
+            if state != truth.execution || cold != truth.cold {
                 return Ok(None);
             }
             let sheet = bytes.clone();

@@ -34,7 +34,7 @@ impl Operation for ResendWork {
                 .connection
                 .prepare_cached(sql::MESSAGE_FORGET)?
                 .execute(params![key, message.id.as_str()])?;
-            match batch.put(message) {
+            match batch.put_again(message) {
                 Ok(_) => repaired.rebuilt.push(format!("{title}: {}", lost.remedy)),
                 Err(Stop::Refused(error)) => {
                     repaired.left.push(format!("{title}: {}: {error}", lost.problem));

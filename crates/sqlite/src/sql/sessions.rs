@@ -60,6 +60,24 @@ UPDATE abide_executions",
     "
 WHERE key >= ?5 AND place = ?1"
 );
+/// The executions of a session that have children. Those in no index have none.
+pub(crate) const SESSION_PARENTS: &str = "
+SELECT key
+FROM abide_executions AS held INDEXED BY abide_executions_place
+WHERE place > 4 AND place = ?1 AND EXISTS (
+    SELECT 1
+    FROM abide_executions AS child INDEXED BY abide_executions_parent
+    WHERE child.parent IS NOT NULL AND child.parent = held.key
+)";
+/// The same of all sessions.
+pub(crate) const PARENTS_HELD: &str = "
+SELECT key
+FROM abide_executions AS held
+WHERE place % 4 = 3 AND key > ?1 AND EXISTS (
+    SELECT 1
+    FROM abide_executions AS child INDEXED BY abide_executions_parent
+    WHERE child.parent IS NOT NULL AND child.parent = held.key
+)";
 pub(crate) const SESSION_NEWBORN_FROM: &str = "
 SELECT newborn_from
 FROM abide_sessions

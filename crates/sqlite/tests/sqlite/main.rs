@@ -20,6 +20,7 @@ mod indexes;
 mod inherited;
 mod interruptions;
 mod journals;
+mod kept;
 mod lists;
 mod logs;
 mod names;

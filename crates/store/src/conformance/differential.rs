@@ -21,7 +21,7 @@ use world::World;
 /// sessions, repeated requests, lost answers and the user's transactions.
 ///
 /// The store must be opened with [`differential_bounds`]. The same seed leads to the same
-/// operations.
+/// operations. With an odd one, most of them are the commits of parents and their children.
 ///
 /// # Panics
 ///
@@ -38,7 +38,10 @@ pub fn differential(
     let mut other = World::new(subject(table, &make));
     let mut log = Log { seed, steps: Vec::new() };
     for _ in 0..step_count {
-        let step = Step::draw(&mut prng, reference.extent());
+        let step = match seed % 2 {
+            0 => Step::draw(&mut prng, &reference.extent()),
+            _ => Step::draw_of_families(&mut prng, &reference.extent()),
+        };
         log.steps.push(format!("{step:?}"));
         let expected = reference.apply(&step);
         let found = other.apply(&step);

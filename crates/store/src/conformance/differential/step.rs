@@ -6,10 +6,12 @@ use crate::prng::Prng;
 pub(super) const ID_COUNT: usize = 12;
 
 /// The numbers of sessions and leases to choose from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Extent {
     pub(super) session_count: usize,
     pub(super) held_count: usize,
+    /// The leases of executions that have not ended.
+    pub(super) open: Vec<usize>,
 }
 
 /// An operation. Numbers choose among ids, sessions and leases.
@@ -47,6 +49,10 @@ pub(super) enum Step {
     },
     /// The last operation once more: its answer was lost.
     Repeat,
+    /// A look of a holder at its inbox.
+    Read {
+        held: usize,
+    },
     Heartbeat {
         session: usize,
     },
@@ -99,7 +105,7 @@ pub(super) enum Keeping {
 }
 
 impl Step {
-    pub(super) fn draw(prng: &mut Prng, extent: Extent) -> Self {
+    pub(super) fn draw(prng: &mut Prng, extent: &Extent) -> Self {
         if extent.session_count < 2 {
             return Self::Register { variant: prng.below(4) };
         }
@@ -133,7 +139,7 @@ impl Step {
         }
     }
 
-    fn draw_commit(prng: &mut Prng, extent: Extent) -> Self {
+    fn draw_commit(prng: &mut Prng, extent: &Extent) -> Self {
         let act = match prng.below(22) {
             0..3 => Act::Nothing,
             3..10 => Act::Steps(1 + prng.below(3)),
@@ -154,6 +160,42 @@ impl Step {
         let outgoing = if prng.chance(350) { draw_sends(prng, 3, 1) } else { Vec::new() };
         let held = recent(prng, extent.held_count, 6);
         Self::Commit { held, act, hold, outgoing, born_slots: prng.below(3), lost: prng.chance(120) }
+    }
+}
+
+/// Families: parents that keep their leases, and children that answer them.
+impl Step {
+    pub(super) fn draw_of_families(prng: &mut Prng, extent: &Extent) -> Self {
+        if extent.open.is_empty() || prng.chance(80) {
+            return Self::draw(prng, extent);
+        }
+        // The youngest are born last.
+        let mut recent = |favoured| extent.open[recent(prng, extent.open.len(), favoured)];
+        let (young, any) = (recent(3), recent(12));
+        match prng.below(20) {
+            0..6 => Self::draw_commit_of_family(prng, young, Act::Complete),
+            6..8 => Self::draw_commit_of_family(prng, any, Act::Complete),
+            8..13 => Self::Read { held: any },
+            13..17 => {
+                let act = Act::Obey(1 + prng.below(4));
+                Self::draw_commit_of_family(prng, any, act)
+            }
+            _ => Self::draw_commit_of_family(prng, any, Act::Steps(1)),
+        }
+    }
+
+    fn draw_commit_of_family(prng: &mut Prng, held: usize, act: Act) -> Self {
+        let is_start = !matches!(act, Act::Complete) && prng.chance(600);
+        let count = if is_start { 1 + prng.below(3) } else { 0 };
+        // More ids, so that most children are new.
+        let outgoing =
+            (0..count).map(|_| Send::Start { to: prng.below(40 * ID_COUNT), variant: 0 }).collect();
+        let hold = match prng.below(24) {
+            0 => Keeping::Park { sleep_ms: None, blind: prng.chance(500) },
+            1 => Keeping::Yield,
+            _ => Keeping::Keep,
+        };
+        Self::Commit { held, act, hold, outgoing, born_slots: 3, lost: prng.chance(60) }
     }
 }
 

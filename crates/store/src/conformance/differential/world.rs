@@ -54,7 +54,9 @@ impl World {
     }
 
     pub(super) fn extent(&self) -> Extent {
-        Extent { session_count: self.seats.len(), held_count: self.held.len() }
+        let open = (0..).zip(&self.held).filter(|(_, holding)| !holding.held.execution.is_finished());
+        let open = open.map(|(index, _)| index).collect();
+        Extent { session_count: self.seats.len(), held_count: self.held.len(), open }
     }
 
     /// Carries out a step and describes the answer.
@@ -80,11 +82,12 @@ impl World {
                 let (slots, care_slots, with_mail, sweep) = (*slots, *care_slots, *with_mail, *sweep);
                 self.claim(Claim { session, request, slots, care_slots, with_mail, sweep })
             }
-            Step::Commit { .. } | Step::Transact { .. } if self.held.is_empty() => {
+            Step::Commit { .. } | Step::Transact { .. } | Step::Read { .. } if self.held.is_empty() => {
                 "no lease was given yet".to_owned()
             }
             Step::Commit { held, .. } => self.commit(*held, step),
             Step::Transact { held, key, keep, lost } => self.transact(*held, *key, *keep, *lost),
+            Step::Read { held } => self.read(*held),
             Step::Repeat => self.repeat(),
             Step::Heartbeat { session } => self.heartbeat(*session),
             Step::Retire { session } => {
@@ -257,6 +260,13 @@ impl World {
             committed.born.into_iter().for_each(|leased| self.adopt(*leased));
         }
         told
+    }
+
+    fn read(&mut self, index: usize) -> String {
+        let held = &mut self.held[index].held;
+        held.inbox = self.subject.inbox(held.key);
+        let ids: Vec<_> = held.inbox.iter().map(|message| message.id.as_str()).collect();
+        format!("unread: {ids:?}")
     }
 
     fn repeat(&mut self) -> String {
