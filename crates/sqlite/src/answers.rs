@@ -38,7 +38,8 @@ use crate::rows::{Target, number};
 use crate::sheet::{Anchor, Base, Cold, Draft, Identity};
 use crate::sql;
 
-use kept::{Kept, Unread, kept_in, sound};
+pub(crate) use kept::Kept;
+use kept::{Unread, kept_in, sound};
 
 /// The distance between the first and the last child whose answers are kept. So many bits has the
 /// sheet for marks, and so many children may a search look at, which every page of an inbox does.

@@ -21,6 +21,7 @@ use abide_store::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::answers::Kept;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::journal::{Found, Link, listed, packed};
 use crate::lockfile;
@@ -64,6 +65,9 @@ fn journal_row(bytes: &[u8]) -> Verdict {
     let Ok(found) = Found::open(&link, seq, &body) else { return Verdict::Refused };
     assert!(link.previous.is_none_or(|previous| previous < link.row), "a row follows an older one");
     let (_, _) = (found.last(), found.end());
+    if let Some(kept) = found.answer().and_then(Kept::of) {
+        assert_eq!(Kept::of(&kept.bytes()), Some(kept), "an answer survives its bytes");
+    }
     let records: Option<Vec<Record>> = found
         .records()
         .map(|record| record.ok().map(|(seq, bytes)| Record { seq, bytes: bytes.to_vec() }))
@@ -85,6 +89,8 @@ fn journal_row_seeds() -> Vec<Vec<u8>> {
         entry(2, Event::ContinuedAsNew { input: Payload::from("2") }),
     ];
     let mut packs = packed(&records);
+    let answer = Kept { arrived: 6, id: "done:x:1", body: b"a message" };
+    packs.last_mut().expect("there are entries").keep(&answer.bytes());
     let bodies = packs.iter_mut().map(|pack| std::mem::take(&mut pack.body));
     bodies.map(|body| seed::<JournalRow>(&((7, 1, Some(3), 1, None, Some(vec![1])), true, body))).collect()
 }

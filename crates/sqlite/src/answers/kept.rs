@@ -11,20 +11,21 @@ use crate::packing::put_length;
 use crate::sql;
 
 /// An answer behind the entries of a journal row.
-pub(super) struct Kept<'r> {
-    pub(super) arrived: i64,
-    pub(super) id: &'r str,
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Kept<'r> {
+    pub(crate) arrived: i64,
+    pub(crate) id: &'r str,
     /// The body of a row of the inbox.
-    pub(super) body: &'r [u8],
+    pub(crate) body: &'r [u8],
 }
 
 impl<'r> Kept<'r> {
-    pub(super) fn of(answer: &'r [u8]) -> Option<Self> {
+    pub(crate) fn of(answer: &'r [u8]) -> Option<Self> {
         let ((arrived, id), body) = postcard::take_from_bytes::<(u64, &str)>(answer).ok()?;
         Some(Self { arrived: i64::try_from(arrived).ok()?, id, body })
     }
 
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.id.len() + self.body.len() + 16);
         put_length(&mut bytes, self.arrived as usize);
         put_length(&mut bytes, self.id.len());
@@ -100,7 +101,7 @@ mod tests {
         put_length(&mut row, 0);
         row.extend_from_slice(&kept.bytes());
         let found = Kept::of(packing::kept(&row).expect("it is there")).expect("it is whole");
-        assert_eq!((found.arrived, found.id, found.body), (kept.arrived, kept.id, kept.body));
+        assert_eq!(found, kept);
         assert!(packing::kept(&without).is_none());
         assert!(packing::unpack(&row).eq(packing::unpack(&without)));
     }
