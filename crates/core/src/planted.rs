@@ -343,6 +343,8 @@ bugs! {
     AnswerIdForgotten = "answer-id-forgotten",
     /// The unread answer to a parent that cannot be read is lost with the child that gave it.
     AnswerOfDamagedLost = "answer-of-damaged-lost",
+    /// The row of a damaged parent, which says where answers are kept, is written over.
+    DamagedParentWrittenOver = "damaged-parent-written-over",
     /// The answer that an undone commit has kept counts as given when it is applied again.
     AnswerOfEarlierAttempt = "answer-of-earlier-attempt",
     /// A log without its database is deleted, or applied to the next file of its name.

@@ -335,6 +335,21 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// Settles an execution whose row its own commit is about to write, if the writer does not know
+    /// its answers.
+    pub(crate) fn settle_forgotten(&mut self, key: i64, cached: &mut CachedRow) -> Result<(), Stop> {
+        if !self.settle_unknown(key, cached.state.cold.keeping)? {
+            return Ok(());
+        }
+        if !is_legible(self.connection, key)? && !planted(Bug::DamagedParentWrittenOver) {
+            return Err(Stop::corrupt(format!(
+                "the row of execution {key} does not say where its answers are"
+            )));
+        }
+        cached.state.cold.keeping = Keeping::Settled;
+        Ok(())
+    }
+
     /// Settles an execution whose row says whether it keeps answers.
     pub(crate) fn settle_open(&mut self, key: i64, keeping: Keeping) -> Result<(), Stop> {
         if keeping.is_open() { self.settle_answers(key) } else { Ok(()) }
@@ -534,8 +549,13 @@ impl Batch<'_> {
             // Whether it was read cannot be known. A parent ignores a second answer, and waits for
             // ever for a lost one.
             insert(self.connection, parent, &answer)?;
-            // The writer remembers the answer in a row that is no longer the child's last.
+            // The writer remembers the answer in a row that is no longer the child's last. It must
+            // not forget the other answers alone: what it knows of the parent would be written over
+            // the row that says where they are.
             self.caches.answers.forget(parent);
+            if !planted(Bug::DamagedParentWrittenOver) {
+                self.caches.rows.remove(&parent);
+            }
             self.caches.inboxes.remove(&parent);
             return Ok(());
         }
@@ -549,12 +569,16 @@ impl Batch<'_> {
 
 #[cfg(test)]
 mod tests {
+    use abide_core::Body;
     use abide_store::conformance::block_on;
-    use abide_store::{Claim, Store as _};
+    use abide_store::{Claim, Error, Hold, InboxRead, Store as _, View as _};
     use rusqlite::StatementStatus;
 
     use super::*;
-    use crate::fixture::{claim_of, end_of, inside, pair, parent_and_child, register};
+    use crate::fixture::{
+        claim_of, commit_of, end_of, failure_of, inside, message, pair, parent_and_child,
+        parent_and_children, register, submit,
+    };
 
     /// Many parents wait for children, and few have an answer.
     #[test]
@@ -576,6 +600,41 @@ mod tests {
         assert_eq!(look(), (vec![], 0));
         block_on(ours.commit(end_of(child))).unwrap();
         assert_eq!(look(), (vec![(parent.key, MessageId::new("done:k:1"))], 1));
+    }
+
+    /// What the writer remembers of the parent does not tell where its answers are.
+    #[test]
+    fn a_damaged_parent_is_not_written_over_while_it_keeps_answers() {
+        const DAMAGE: &str = "UPDATE abide_executions SET state = zeroblob(9) WHERE id = 'p'";
+        const STATE: &str = "SELECT state FROM abide_executions WHERE id = 'p'";
+        const MEND: &str = "UPDATE abide_executions SET state = ?1 WHERE id = 'p'";
+        for is_retried in [true, false] {
+            let (_folder, ours, _theirs) = pair();
+            let session = register(&ours, "default");
+            let (mut parent, kids) = parent_and_children(&ours, session, &["k", "l"]);
+            for kid in kids {
+                block_on(ours.commit(failure_of(kid))).unwrap();
+            }
+            let state: Vec<u8> =
+                inside(&ours, |batch| Ok(batch.connection.query_row(STATE, [], |row| row.get(0))?)).unwrap();
+            inside(&ours, |batch| Ok(batch.connection.execute_batch(DAMAGE)?)).unwrap();
+            if is_retried {
+                submit(&ours, message("again", "k", Body::Retry));
+            } else {
+                inside(&ours, |batch| {
+                    batch.caches.answers = Answers::default();
+                    Ok(())
+                })
+                .unwrap();
+            }
+            parent.version = parent.version.next();
+            let outcome = block_on(ours.commit(commit_of(&parent, Hold::Keep, Vec::new())));
+            assert!(matches!(outcome, Err(Error::Corrupt { .. })), "retried: {is_retried}: {outcome:?}");
+            inside(&ours, move |batch| Ok(batch.connection.execute(MEND, [&state])?)).unwrap();
+            let page = block_on(ours.inbox(InboxRead::first(parent.key))).unwrap();
+            let found: Vec<_> = page.messages.iter().map(|message| message.id.as_str()).collect();
+            assert_eq!(found, ["done:k:1", "done:l:1"], "retried: {is_retried}");
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{
-    Ability, Address, Body, By, Command, ExecutionId, Kind, Message, MessageId, Name, Namespace, Op, OpKind,
-    Parent, Payload, SessionId, Start, codec,
+    Ability, Address, Body, By, Command, ExecutionId, Failure, FailureKind, Kind, Message, MessageId, Name,
+    Namespace, Op, OpKind, Parent, Payload, SessionId, Start, codec,
 };
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{
@@ -102,23 +102,46 @@ pub(crate) fn claim_of(session: SessionId) -> Claim {
 
 /// Starts an execution `p` and its child `k`, which the session holds.
 pub(crate) fn parent_and_child(store: &SqliteStore, session: SessionId) -> (Leased, Leased) {
+    let (parent, mut children) = parent_and_children(store, session, &["k"]);
+    (parent, children.remove(0))
+}
+
+/// Starts an execution `p` and its children, which the session holds.
+pub(crate) fn parent_and_children(
+    store: &SqliteStore,
+    session: SessionId,
+    ids: &[&str],
+) -> (Leased, Vec<Leased>) {
     start(store, "p");
     let parent = block_on(store.claim(claim_of(session))).expect("it is answered").leased.remove(0);
-    let op = Op { kind: OpKind::Child, name: name("child"), key: None, nth: 1 };
-    let of = Parent::new(ExecutionId::new("p").expect("an id"), 1, op.child_result(), 2);
-    let child = Start { parent: Some(of), ..abide_core::fixture::flow() };
-    let starts = vec![message("start", "k", Body::Start(child.into()))];
-    let commit = Commit { born_slots: 1, ..commit_of(&parent, Hold::Keep, starts) };
+    let child = |(id, nth): (&&str, u32)| {
+        let op = Op { kind: OpKind::Child, name: name("child"), key: None, nth };
+        let of = Parent::new(ExecutionId::new("p").expect("an id"), 1, op.child_result(), 2);
+        let start = Start { parent: Some(of), ..abide_core::fixture::flow() };
+        message("start", id, Body::Start(start.into()))
+    };
+    let starts = ids.iter().zip(1..).map(child).collect();
+    let commit = Commit { born_slots: ids.len(), ..commit_of(&parent, Hold::Keep, starts) };
     match block_on(store.commit(commit)).expect("it is answered") {
-        CommitOutcome::Committed(mut committed) => (parent, *committed.born.remove(0)),
+        CommitOutcome::Committed(committed) => {
+            (parent, committed.born.into_iter().map(|born| *born).collect())
+        }
         CommitOutcome::Fenced(fence) => panic!("fenced: {fence}"),
     }
 }
 
-/// Returns a commit that ends a child, with its answer.
-pub(crate) fn end_of(mut child: Leased) -> Commit {
+/// Returns a commit that completes a child, with its answer.
+pub(crate) fn end_of(child: Leased) -> Commit {
+    ended_by(child, Command::Complete { result: Payload::from("4"), unused: Vec::new() })
+}
+
+/// Returns a commit that fails a child, with its answer.
+pub(crate) fn failure_of(child: Leased) -> Commit {
+    ended_by(child, Command::Fail(Failure::new(FailureKind::Error, "no")))
+}
+
+fn ended_by(mut child: Leased, command: Command) -> Commit {
     let now = TestClock::new().now();
-    let command = Command::Complete { result: Payload::from("4"), unused: Vec::new() };
     let decision = child.execution.decide(command, now).expect("it may end");
     let outgoing = decision.outgoing.clone();
     let (entry, _) = decision.record(&mut child.execution, now);

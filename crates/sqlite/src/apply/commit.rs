@@ -9,7 +9,7 @@ use super::claim::{Which, leased};
 use super::inbox::Put;
 use super::message::Started;
 use super::session;
-use crate::answers::{Keep, Keeping};
+use crate::answers::Keep;
 use crate::batch::{Batch, Frequent};
 use crate::caches::CachedRow;
 use crate::error::Stop;
@@ -228,9 +228,7 @@ impl CommitWork {
     }
 
     fn consume(&self, batch: &mut Batch<'_>, cached: &mut CachedRow) -> Result<(), Stop> {
-        if batch.settle_unknown(self.key(), cached.state.cold.keeping)? {
-            cached.state.cold.keeping = Keeping::Settled;
-        }
+        batch.settle_forgotten(self.key(), cached)?;
         let consumed = &self.commit.changes.consumed;
         if consumed.is_empty() {
             return Ok(());
