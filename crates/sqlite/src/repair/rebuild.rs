@@ -12,6 +12,7 @@ use super::Repairs;
 use super::astray::{bring_home, is_astray};
 use super::examine::{self, Verdict, examine_one};
 use super::truth::Truth;
+use crate::answers::Keeping;
 use crate::apply::check_inbox;
 use crate::apply::each_unread;
 use crate::apply::is_alive;
@@ -270,7 +271,10 @@ fn sealed(batch: &mut Batch<'_>, case: Case<'_>) -> Result<Opened, Stop> {
     let summary = truth.execution.summary_at_start(now);
     let mut draft = Draft::of(&summary, &truth.execution);
     let anchor = truth.anchor((queue, parent), case.version());
-    let sheet = draft.sealed(&truth.cold, &anchor).to_vec();
+    // Which answers it has read is lost. Those that it waits for are given again.
+    let has_children = batch.connection.prepare_cached(sql::REPAIR_CHILDREN)?.exists([legible.key])?;
+    let keeping = if has_children { Keeping::Settled } else { truth.cold.keeping };
+    let sheet = draft.sealed(&Cold { keeping, ..truth.cold }, &anchor).to_vec();
     Ok(Opened { summary, queue, parent, sheet, is_found: false })
 }
 

@@ -168,6 +168,10 @@ pub(crate) const MESSAGE_FORGET: &str = "
 DELETE FROM abide_inbox NOT INDEXED
 WHERE rowid = (SELECT rowid FROM abide_inbox INDEXED BY abide_inbox_ids WHERE execution = ?1 AND id = ?2)
     AND execution = ?1 AND id = ?2 AND body IS NULL";
+pub(crate) const REPAIR_CHILDREN: &str = "
+SELECT 1
+FROM abide_executions INDEXED BY abide_executions_parent
+WHERE parent IS NOT NULL AND parent = ?1";
 pub(crate) const DISCARD_CHILDREN: &str = "
 SELECT namespace, id, parent_run
 FROM abide_executions INDEXED BY abide_executions_parent

@@ -18,15 +18,15 @@ use crate::fixture::{
 };
 
 /// A parent that is held, and its children.
-struct Family {
-    fixture: Fixture,
-    store: Arc<SqliteStore>,
+pub(crate) struct Family {
+    pub(crate) fixture: Fixture,
+    pub(crate) store: Arc<SqliteStore>,
     seat: Seat,
     parent: Held,
     kids: Vec<Held>,
 }
 
-fn family(count: u32) -> Family {
+pub(crate) fn family(count: u32) -> Family {
     let fixture = Fixture::new();
     let store = fixture.open();
     let seat = fixture.seat(&store);
@@ -42,7 +42,7 @@ fn start_of_kid(nth: u32) -> Message {
     message("start", &format!("k{nth}"), Body::Start(Start { parent: Some(parent), ..flow() }.into()))
 }
 
-fn done(nth: u32) -> String {
+pub(crate) fn done(nth: u32) -> String {
     format!("done:k{nth}:1")
 }
 
@@ -50,11 +50,11 @@ fn fail() -> Command {
     Command::Fail(Failure::new(FailureKind::Error, "no"))
 }
 
-fn unread(store: &Arc<SqliteStore>) -> Vec<String> {
+pub(crate) fn unread(store: &Arc<SqliteStore>) -> Vec<String> {
     look(store, "p").inbox.messages.iter().map(|message| message.id.as_str().to_owned()).collect()
 }
 
-fn committed(store: &Arc<SqliteStore>, commit: Commit) -> Committed {
+pub(crate) fn committed(store: &Arc<SqliteStore>, commit: Commit) -> Committed {
     match block_on(store.commit(commit)).expect("it is answered") {
         CommitOutcome::Committed(committed) => committed,
         CommitOutcome::Fenced(fence) => panic!("fenced: {fence}"),
@@ -64,8 +64,12 @@ fn committed(store: &Arc<SqliteStore>, commit: Commit) -> Committed {
 impl Family {
     /// Starts children with a commit that keeps the lease.
     fn bear(&mut self, nths: impl Iterator<Item = u32>) {
-        let commit = self.seat.draft(&mut self.parent, vec![]);
-        let changes = Changes { outgoing: nths.map(start_of_kid).collect(), ..(*commit.changes).clone() };
+        self.start(nths.map(start_of_kid).collect(), vec![]);
+    }
+
+    pub(crate) fn start(&mut self, outgoing: Vec<Message>, commands: Vec<Command>) {
+        let commit = self.seat.draft(&mut self.parent, commands);
+        let changes = Changes { outgoing, ..(*commit.changes).clone() };
         let commit = Commit { changes: Arc::new(changes), born_slots: 1_000, ..commit };
         let born = committed(&self.store, commit).born;
         self.kids.extend(born.into_iter().map(|leased| Held::from(*leased)));
@@ -82,11 +86,11 @@ impl Family {
         committed(&self.store, Commit { changes: Arc::new(changes), ..commit });
     }
 
-    fn complete(&mut self, nths: &[usize]) {
+    pub(crate) fn complete(&mut self, nths: &[usize]) {
         nths.iter().for_each(|nth| self.end(*nth, complete()));
     }
 
-    fn reading(&mut self, ids: &[String], commands: Vec<Command>) -> Commit {
+    pub(crate) fn reading(&mut self, ids: &[String], commands: Vec<Command>) -> Commit {
         let commit = self.seat.draft(&mut self.parent, commands);
         let consumed = ids.iter().map(|id| MessageId::new(id.as_str())).collect();
         let changes = Changes { consumed, ..(*commit.changes).clone() };
@@ -104,7 +108,7 @@ impl Family {
         self.fixture.raw().query_row(count, [], |row| row.get(0)).expect("rows are counted")
     }
 
-    fn check_sound(&self) {
+    pub(crate) fn check_sound(&self) {
         assert_eq!(self.store.verify().expect("it is looked at").problems, Vec::<String>::new());
     }
 
@@ -117,7 +121,7 @@ impl Family {
 }
 
 /// Claims the parent, and returns its inbox.
-fn claimed(seat: &mut Seat) -> Vec<String> {
+pub(crate) fn claimed(seat: &mut Seat) -> Vec<String> {
     let leased = seat.claim(true).leased;
     let parent = leased.iter().find(|leased| leased.address().id.as_str() == "p").expect("it is ready");
     parent.inbox.messages.iter().map(|message| message.id.as_str().to_owned()).collect()

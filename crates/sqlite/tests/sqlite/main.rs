@@ -21,6 +21,7 @@ mod inherited;
 mod interruptions;
 mod journals;
 mod kept;
+mod kept_repairs;
 mod lists;
 mod logs;
 mod names;
