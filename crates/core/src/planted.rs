@@ -345,6 +345,10 @@ bugs! {
     AnswerOfDamagedLost = "answer-of-damaged-lost",
     /// The row of a damaged parent, which says where answers are kept, is written over.
     DamagedParentWrittenOver = "damaged-parent-written-over",
+    /// A kept answer that is unread is lost when the damaged child that gave it is discarded.
+    AnswerDiscarded = "answer-discarded",
+    /// A damaged child that has ended cannot be discarded although its answer cannot be read.
+    AnswerAwaitedForEver = "answer-awaited-for-ever",
     /// The answer that an undone commit has kept counts as given when it is applied again.
     AnswerOfEarlierAttempt = "answer-of-earlier-attempt",
     /// A log without its database is deleted, or applied to the next file of its name.

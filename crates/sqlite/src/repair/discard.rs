@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Body, Bounds, By, Command, Descent, Entry, Event, Execution, ExecutionId, Message, MessageId,
     Parent, Payload, Route, Start, Timestamp, Version, check_reason, text,
@@ -10,6 +11,7 @@ use abide_store::{Error, Record};
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::examine::Verdict;
+use super::lost_messages::{unless_damaged, waits_for};
 use super::meant::{Meant, meant};
 use super::rebuild::{examined, is_held};
 use super::salvage::Salvage;
@@ -74,7 +76,7 @@ pub enum Discarded {
     /// A worker holds the execution. It sets the execution aside if it is unreadable, and rewrites
     /// it otherwise.
     Held,
-    /// The execution has ended. That is final: its result may be readable, and nobody waits for it.
+    /// The execution has ended. That is final: its result may be readable, and its parent has it.
     Over,
     /// Nothing readable describes the execution.
     Unreadable,
@@ -143,7 +145,8 @@ impl DiscardWork {
             return Ok(Discarded::Sound);
         }
         let damaged = Damaged::of(legible, (namespace, address.id.as_str()), batch.now());
-        if damaged.has_ended() {
+        let kept = unless_damaged(batch.kept_by(damaged.legible.key))?;
+        if damaged.has_ended() && (kept.is_some() || !is_awaited(batch, &damaged)?) {
             return Ok(Discarded::Over);
         }
         let first = match &self.salvage {
@@ -153,6 +156,11 @@ impl DiscardWork {
         let Some((start, at)) = beginning(batch, (&damaged, first))? else {
             return Ok(Discarded::Unreadable);
         };
+        // The answer that it has given is not lost with its journal.
+        match kept.flatten().filter(|_| !planted(Bug::AnswerDiscarded)) {
+            Some(kept) => batch.let_go(kept)?,
+            None => damaged.legible.parent.flatten().map_or(Ok(()), |parent| batch.settle_answers(parent))?,
+        }
         // The request stays as it is: the transaction may be rolled back, and the request repeated.
         let (by, reason, salvage) = (self.by.clone(), self.reason.clone(), self.salvage.clone());
         Self { address, by, reason, salvage }.end(batch, &damaged, (start, at))?;
@@ -262,6 +270,14 @@ fn send(batch: &mut Batch<'_>, message: &Message) -> Result<(), Stop> {
         Ok(_) | Err(Stop::Refused(_)) => Ok(()),
         Err(stop) => Err(stop),
     }
+}
+
+/// Whether its parent waits for the answer of an execution that has ended, and of which the last
+/// entry, with the answer beside it, cannot be read. Nothing else would answer the parent.
+fn is_awaited(batch: &mut Batch<'_>, damaged: &Damaged) -> Result<bool, Stop> {
+    let Some(parent) = damaged.legible.parent.flatten() else { return Ok(false) };
+    let interned = batch.caches.interned(batch.connection)?;
+    Ok(waits_for(batch.connection, interned, (parent, &damaged.id))? && !planted(Bug::AnswerAwaitedForEver))
 }
 
 /// Returns the start of an execution and its time: from its journal, or else from its state, or

@@ -82,7 +82,24 @@ pub(crate) fn lost_messages(
     Ok(lost)
 }
 
-fn unless_damaged<T>(read: Result<T, Stop>) -> Result<Option<T>, Stop> {
+/// Whether the execution with this number waits for a child whose answer it has not received.
+pub(super) fn waits_for(
+    connection: &Connection,
+    interned: &Interned,
+    (key, child): (i64, &str),
+) -> Result<bool, Stop> {
+    let mut statement = connection.prepare_cached(sql::EXECUTION_ROWS_AFTER)?;
+    let mut rows = statement.query([key - 1, 1])?;
+    let Some(row) = rows.next()? else { return Ok(false) };
+    let Some(found) = unless_damaged(Known::read(interned, row))? else { return Ok(false) };
+    if found.key != key || found.execution.is_finished() {
+        return Ok(false);
+    }
+    let waits = unless_damaged(unanswered(connection, &found))?.unwrap_or_default();
+    Ok(waits.iter().any(|(_, awaited)| awaited.as_str() == child))
+}
+
+pub(super) fn unless_damaged<T>(read: Result<T, Stop>) -> Result<Option<T>, Stop> {
     match read {
         Ok(read) => Ok(Some(read)),
         Err(stop) if stop.damage().is_some() || stop.is_newer() || stop.is_unread() => Ok(None),
@@ -117,11 +134,19 @@ impl Known {
 /// Returns the lost answers of an execution: it waits for them, they are not in its inbox, and its
 /// children will not send them any more.
 fn lost_answers(connection: &Connection, found: &Known) -> Result<Vec<LostMessage>, Stop> {
+    let mut lost = Vec::new();
+    for (op, child) in &unanswered(connection, found)? {
+        lost.extend(unless_damaged(lost_answer(connection, found, (op, child)))?.flatten());
+    }
+    Ok(lost)
+}
+
+/// Returns the waits of an execution whose answers are not in its inbox, and their children.
+fn unanswered(connection: &Connection, found: &Known) -> Result<Vec<(Op, ExecutionId)>, Stop> {
     if found.execution.open_child_count() == 0 {
         return Ok(Vec::new());
     }
     let (_, journal) = run_to(connection, found.key, found.head)?;
-    let awaited = awaited_children(&journal);
     let mut answered = HashSet::new();
     each_unread(connection, found.key, |message| match message.body {
         Body::ChildDone { run, op, .. } if run == found.execution.run() => {
@@ -129,11 +154,8 @@ fn lost_answers(connection: &Connection, found: &Known) -> Result<Vec<LostMessag
         }
         _ => {}
     })?;
-    let mut lost = Vec::new();
-    for (op, child) in awaited.iter().filter(|(op, _)| !answered.contains(&op.child_result())) {
-        lost.extend(unless_damaged(lost_answer(connection, found, (op, child)))?.flatten());
-    }
-    Ok(lost)
+    let awaited = awaited_children(&journal).into_iter();
+    Ok(awaited.filter(|(op, _)| !answered.contains(&op.child_result())).collect())
 }
 
 fn lost_answer(

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Body, Command, Message, Op, Parent, Start};
-use abide_sqlite::SqliteStore;
+use abide_core::{Body, By, Command, Message, Op, Outcome, Parent, Start};
+use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::Submitted;
 use abide_store::conformance::block_on;
 
@@ -83,4 +83,53 @@ fn the_answers_to_a_parent_outlive_its_damage() {
             assert_eq!(claimed(&mut family.fixture.seat(&family.store)), [done(1)], "{case}");
         }
     }
+}
+
+/// A child that has ended and cannot be rebuilt.
+#[test]
+fn the_answer_of_a_child_outlives_its_discard() {
+    let lost = "UPDATE abide_executions SET state = x'00', place = 'x' WHERE id = 'k0';
+                DELETE FROM abide_journal WHERE row = (SELECT MIN(row) FROM abide_journal WHERE execution = 2)";
+    for is_read in [false, true] {
+        let mut family = recorded(2);
+        family.complete(&[0]);
+        let answer = look(&family.store, "p").inbox.messages.remove(0);
+        if is_read {
+            family.finish_first();
+        }
+        family.damage(lost);
+        let discarded = block_on(family.store.discard(&address("k0"), By("ann".into()), String::new()));
+        assert_eq!(discarded.expect("it is looked at"), Discarded::Ended);
+        let left: Vec<_> = (!is_read).then(|| done(0)).into_iter().collect();
+        assert_eq!(unread(&family.store), left);
+        assert!(is_duplicate(&family.store, &answer));
+        let found = look(&family.store, "p").inbox.messages.pop().map(|found| found.body);
+        assert_eq!(found, (!is_read).then(|| answer.body.clone()));
+        assert_eq!(claimed(&mut family.fixture.seat(&family.store)), left);
+    }
+}
+
+/// Its parent would wait for ever: it has ended, and cannot be ended again.
+#[test]
+fn p5_a_child_that_has_ended_and_whose_answer_is_lost_can_be_discarded() {
+    let lost = "UPDATE abide_journal SET body = x'00' WHERE row = (SELECT head FROM abide_executions WHERE id = 'k0')";
+    let discard = |family: &Family| {
+        let discarded = block_on(family.store.discard(&address("k0"), By("ann".into()), String::new()));
+        discarded.expect("it is looked at")
+    };
+    let mut unanswered = recorded(2);
+    unanswered.complete(&[0]);
+    unanswered.damage(lost);
+    assert_eq!(unread(&unanswered.store), Vec::<String>::new());
+    assert_eq!(discard(&unanswered), Discarded::Ended);
+    unanswered.check_sound();
+    let [answer] = &look(&unanswered.store, "p").inbox.messages[..] else { panic!("it has an answer") };
+    assert!(matches!(&answer.body, Body::ChildDone { outcome: Outcome::Failure(_), .. }), "{answer:?}");
+    assert_eq!(claimed(&mut unanswered.fixture.seat(&unanswered.store)), [done(0)]);
+    // Nobody waits for it any more.
+    let mut answered = recorded(2);
+    answered.complete(&[0]);
+    answered.finish_first();
+    answered.damage(lost);
+    assert_eq!(discard(&answered), Discarded::Over);
 }
