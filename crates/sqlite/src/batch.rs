@@ -340,7 +340,7 @@ impl Effects {
             }
         }
         shared.notices.tell_followers();
-        shared.notices.publish(std::mem::take(&mut self.notices), shared.options.notice_count_max);
+        shared.notices.publish(&mut self.notices, shared.options.notice_count_max);
     }
 
     /// Drops the effects, after ROLLBACK.
@@ -353,6 +353,6 @@ impl Effects {
         self.ended.clear();
         self.requests.clear();
         self.settled.clear();
-        self.notices = Pending::default();
+        self.notices.clear();
     }
 }

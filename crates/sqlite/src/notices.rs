@@ -63,6 +63,18 @@ pub(crate) struct Pending {
     pub(crate) care: BTreeMap<i64, Arc<Route>>,
 }
 
+impl Pending {
+    /// The room that is kept for the next transaction.
+    const ROOM: usize = 1_024;
+
+    pub(crate) fn clear(&mut self) {
+        self.messages.clear();
+        self.messages.shrink_to(Self::ROOM);
+        self.ready.clear();
+        self.care.clear();
+    }
+}
+
 /// A message for an execution that a session of this process holds.
 #[derive(Debug)]
 pub(crate) struct Arrived {
@@ -111,15 +123,30 @@ impl Notices {
         self.changes.subscribe()
     }
 
-    pub(crate) fn publish(&self, pending: Pending, count_max: usize) {
+    /// Publishes notices, and leaves `pending` empty, with its room for the next ones.
+    pub(crate) fn publish(&self, pending: &mut Pending, count_max: usize) {
         if pending.messages.is_empty() && pending.ready.is_empty() && pending.care.is_empty() {
             return;
         }
         let mailboxes = self.lock();
-        for Arrived { session, key, epoch, message, previous } in pending.messages {
-            let Some(mailbox) = mailboxes.get(&session) else { continue };
-            mailbox.put(|waiting| waiting.add(Notice::Message { key, epoch, message, previous }, count_max));
+        let mut count = pending.messages.len();
+        let mut messages = pending.messages.drain(..).peekable();
+        // Most are for one session.
+        while let Some(session) = messages.peek().map(|arrived| arrived.session) {
+            let mut same = std::iter::from_fn(|| messages.next_if(|arrived| arrived.session == session));
+            let Some(mailbox) = mailboxes.get(&session) else {
+                count -= same.by_ref().count();
+                continue;
+            };
+            mailbox.put(|waiting| {
+                waiting.messages.reserve(count.min(count_max.saturating_sub(waiting.messages.len())));
+                for Arrived { key, epoch, message, previous, .. } in same {
+                    waiting.add(Notice::Message { key, epoch, message, previous }, count_max);
+                    count -= 1;
+                }
+            });
         }
+        drop(messages);
         for mailbox in mailboxes.values() {
             let Some(ability) = &mailbox.ability else { continue };
             let is_ready = pending.ready.values().any(|route| ability.serves(route));
@@ -127,6 +154,7 @@ impl Notices {
                 mailbox.put(|waiting| waiting.ready = true);
             }
         }
+        pending.clear();
     }
 
     /// Notifies every session that the database has changed.
