@@ -20,26 +20,29 @@
 mod kept;
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::{Arc, PoisonError};
 
 use abide_core::intake::Intake;
 use abide_core::planted::{Bug, planted};
-use abide_core::{Message, MessageId, SessionId};
+use abide_core::{Body, Message, MessageId, Outcome, SessionId};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::Judge;
 use crate::batch::Batch;
 use crate::caches::{ByKey, CachedRow};
+use crate::checksum::SumHasher;
 use crate::error::Stop;
-use crate::mail::{encoded, place_behind};
+use crate::mail::place_behind;
+use crate::packing::Pack;
 use crate::place::{self, Place};
 use crate::rows::{Target, number};
 use crate::sheet::{Anchor, Base, Cold, Draft, Identity};
 use crate::sql;
 
 pub(crate) use kept::Kept;
-use kept::{Unread, kept_in, sound};
+use kept::{Unread, kept_in, put, sound};
 
 /// The distance between the first and the last child whose answers are kept. So many bits has the
 /// sheet for marks, and so many children may a search look at, which every page of an inbox does.
@@ -85,7 +88,8 @@ struct Known {
     is_clean: bool,
     /// Whether no answer has ever been kept.
     is_first: bool,
-    unread: HashMap<MessageId, Answer>,
+    /// There are [`CHILD_DISTANCE_MAX`] at most, so nobody gains by ids that have the same hash.
+    unread: HashMap<MessageId, Answer, BuildHasherDefault<SumHasher>>,
 }
 
 /// A kept answer that is unread. Its body stays where it is: all of them may take megabytes.
@@ -261,7 +265,7 @@ fn is_kept(connection: &Connection, key: i64, id: &MessageId) -> Result<bool, St
     let mut statement = connection.prepare_cached(sql::CHILD_HEAD)?;
     let head = statement.query_row(params![key, child], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let Some(head) = head else { return Ok(false) };
-    match kept_in(connection, head) {
+    match kept_in(connection, key, head) {
         Ok(kept) => Ok(kept.is_some_and(|kept| kept.id == id.as_str())),
         Err(stop) if stop.damage().is_some() => Ok(false),
         Err(stop) => Err(stop),
@@ -307,13 +311,22 @@ pub(crate) fn found(connection: &Connection, query: &str, place: i64) -> rusqlit
     keys.collect()
 }
 
+/// Returns about as many bytes as an answer takes that is kept.
+pub(crate) fn room_for(answer: &Message) -> usize {
+    const REST_BYTES: usize = 96;
+    let result = match &answer.body {
+        Body::ChildDone { outcome: Outcome::Success(result), .. } => result.as_bytes().len(),
+        _ => 0,
+    };
+    (result + 3 * answer.id.as_str().len() + answer.to.id.as_str().len() + REST_BYTES).min(ANSWER_BYTES_MAX)
+}
+
 /// An answer that is about to be kept.
 pub(crate) struct Keep {
     target: Arc<Target>,
     session: SessionId,
     message: Message,
     arrived: i64,
-    pub(crate) bytes: Vec<u8>,
 }
 
 /// An answer that the child keeps which gave it.
@@ -453,7 +466,7 @@ impl Batch<'_> {
                 marks: Marks::default(),
                 is_clean,
                 is_first,
-                unread: HashMap::new(),
+                unread: HashMap::default(),
             },
         );
         self.effects.settled.retain(|settled| *settled != key);
@@ -461,12 +474,13 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Decides whether the answer of a child that ends is kept. If not, it is sent like any other
-    /// message.
+    /// Puts the answer of a child that ends into its last journal row, if it may be kept there. If
+    /// not, it is sent like any other message.
     pub(crate) fn keep(
         &mut self,
         (child, cached): (i64, &CachedRow),
         message: &Message,
+        pack: &mut Pack,
     ) -> Result<Option<Keep>, Stop> {
         if self.caches.answers.of.is_empty() {
             return Ok(None);
@@ -492,9 +506,11 @@ impl Batch<'_> {
         };
         let message = message.clone().arrived(now);
         let arrived = place_behind(self.inbox(parent)?.newest, message.body.sort());
-        let body = encoded(parent, &message, arrived);
-        let bytes = Kept { arrived, id: message.id.as_str(), body: &body }.bytes();
-        Ok((bytes.len() <= ANSWER_BYTES_MAX).then_some(Keep { target, session, message, arrived, bytes }))
+        if pack.keep(|body| put(body, (parent, arrived), &message)) > ANSWER_BYTES_MAX {
+            pack.forget_kept();
+            return Ok(None);
+        }
+        Ok(Some(Keep { target, session, message, arrived }))
     }
 
     /// Whether the message has the id of the child's answer to its parent: by that id, a repetition
@@ -538,7 +554,7 @@ impl Batch<'_> {
         let mut statement = self.connection.prepare_cached(sql::CHILD_OF)?;
         let found = statement.query_row([child], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
         let Some((parent, head)) = found else { return Ok(None) };
-        let kept = kept_in(self.connection, (head, child))?;
+        let kept = kept_in(self.connection, parent, (head, child))?;
         Ok(kept.map(|answer| KeptBy { parent, answer }))
     }
 
@@ -569,7 +585,6 @@ impl Batch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use abide_core::Body;
     use abide_store::conformance::block_on;
     use abide_store::{Claim, Error, Hold, InboxRead, Store as _, View as _};
     use rusqlite::StatementStatus;

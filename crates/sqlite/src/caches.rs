@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use abide_core::{Address, ExecutionId, KeyHasher, MessageId, SessionId};
 use rusqlite::Connection;
+use smallvec::SmallVec;
 
 use crate::answers::Answers;
 use crate::interned::Interned;
@@ -34,10 +35,14 @@ pub(crate) struct Caches {
     pub(crate) answers: Answers,
     /// The numbers of executions that messages went to.
     pub(crate) ids: HashMap<Address, i64>,
+    /// The last of them: answers come in series, and a comparison is cheaper than a hash.
+    pub(crate) last_id: Option<(Address, i64)>,
     /// The contents of these executions, until their rows are written.
     pub(crate) targets: ByKey<Arc<Target>>,
     /// The parent of the newest child, by namespace and id: children come in series.
     pub(crate) last_parent: Option<(i64, ExecutionId, i64)>,
+    /// An empty buffer for the owner of a new journal.
+    pub(crate) owner: Vec<u8>,
     pub(crate) execution_key_max: Option<i64>,
     pub(crate) journal_row_max: Option<i64>,
 }
@@ -74,6 +79,12 @@ impl Caches {
             Entry::Occupied(known) => Some(known.into_mut()),
             Entry::Vacant(place) => SessionState::read(connection, session)?.map(|found| place.insert(found)),
         })
+    }
+
+    /// Takes the buffer of an owner back.
+    pub(crate) fn put_away(&mut self, mut owner: Vec<u8>) {
+        owner.clear();
+        self.owner = owner;
     }
 
     pub(crate) fn next_execution_key(&mut self, connection: &Connection) -> rusqlite::Result<i64> {
@@ -118,12 +129,15 @@ pub(crate) type ByKey<T> = HashMap<i64, T, KeyHasher>;
 /// A map from a session.
 pub(crate) type BySession<T> = HashMap<SessionId, T, KeyHasher>;
 
+/// Journal rows of one execution. Most executions are short, and their few rows take no allocation.
+pub(crate) type Newest = SmallVec<[i64; 4]>;
+
 /// An execution that was written recently.
 #[derive(Debug)]
 pub(crate) struct CachedRow {
     pub(crate) state: LeaseState,
     /// Its newest journal rows, oldest first; as far back as known, at most to the last skip row.
-    pub(crate) rows: Vec<i64>,
+    pub(crate) rows: Newest,
 }
 
 impl CachedRow {

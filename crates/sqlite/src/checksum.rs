@@ -1,5 +1,7 @@
 //! Checksums of rows. They reveal changes by a disk or a person when a row is read.
 
+use std::hash::Hasher;
+
 /// A checksum under construction. It always detects a difference in one place, and misses any other
 /// difference once in 2^32 times. It is no defence against deliberate changes.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,31 @@ impl Checksum {
     pub(crate) fn finish(self) -> u32 {
         let mixed = (self.0 ^ (self.0 >> 32)).wrapping_mul(FACTOR);
         (mixed ^ (mixed >> 29)) as u32 ^ (mixed >> 32) as u32
+    }
+}
+
+/// Hashes texts with the checksum. Others may choose texts that all have the same hash, so it is
+/// for small tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SumHasher(Checksum);
+
+impl Default for SumHasher {
+    fn default() -> Self {
+        Self(Checksum::new())
+    }
+}
+
+impl Hasher for SumHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = self.0.bytes(bytes);
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.0 = self.0.number(i64::from(byte));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.0
     }
 }
 

@@ -15,11 +15,11 @@ use abide_store::{PageBounds, Record};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::batch::{Batch, Frequent};
-use crate::caches::CachedRow;
+use crate::caches::{CachedRow, Newest};
 use crate::checksum::{self, Checksum};
 use crate::error::Stop;
 use crate::gaps;
-pub(crate) use crate::packing::{Pack, Packs, packed};
+pub(crate) use crate::packing::{Pack, Packs, packed, packed_before};
 use crate::packing::{kept, unpack};
 use crate::rows::{LeaseState, count, integer, unsigned};
 use crate::sheet::{Base, Cold};
@@ -44,6 +44,7 @@ impl Pack {
         let is_skip = nth.is_multiple_of(SKIP_DISTANCE);
         let skip = if is_skip { Some(skip_bytes(batch.connection, cached, (nth, row, end))?) } else { None };
         let previous = Some(cached.state.anchor.head).filter(|head| *head > 0);
+        let skip = skip.as_deref();
         self.write(batch, &Link { row, key, previous, happened: self.happened, skip })?;
         if is_skip {
             cached.rows.clear();
@@ -56,7 +57,7 @@ impl Pack {
     pub(crate) fn append_first(
         &mut self,
         batch: &mut Batch<'_>,
-        (key, owner): (i64, Vec<u8>),
+        (key, owner): (i64, &[u8]),
         cached: &mut CachedRow,
     ) -> Result<(), Stop> {
         let row = batch.caches.next_journal_row(batch.connection)?;
@@ -67,7 +68,7 @@ impl Pack {
     }
 
     /// Writes the row.
-    pub(crate) fn write(&mut self, batch: &mut Batch<'_>, link: &Link) -> Result<(), Stop> {
+    pub(crate) fn write(&mut self, batch: &mut Batch<'_>, link: &Link<'_>) -> Result<(), Stop> {
         checksum::put(&mut self.body, link.sum(self.seq, self.sum));
         let Link { row, key, previous, happened, skip } = link;
         let (seq, body) = (integer(self.seq), self.body.as_slice());
@@ -83,11 +84,11 @@ impl Pack {
             }
             (None, Some(BEGAN), Some(skip)) if seq == 1 => {
                 let begin = batch.frequent(Frequent::JournalBegin)?;
-                begin.execute((key, skip.as_slice(), body))?
+                begin.execute((key, skip, body))?
             }
             (_, _, Some(skip)) => {
                 let append = batch.frequent(Frequent::JournalAppend)?;
-                append.execute((key, previous, seq, happened, skip.as_slice(), body))?
+                append.execute((key, previous, seq, happened, skip, body))?
             }
         };
         batch.number(*row, sql::JOURNAL_RENUMBER)?;
@@ -96,20 +97,20 @@ impl Pack {
 }
 
 /// The columns that link a row into its chain.
-pub(crate) struct Link {
+pub(crate) struct Link<'s> {
     pub(crate) row: i64,
     pub(crate) key: i64,
     pub(crate) previous: Option<i64>,
     pub(crate) happened: Option<u8>,
-    pub(crate) skip: Option<Vec<u8>>,
+    pub(crate) skip: Option<&'s [u8]>,
 }
 
-impl Link {
+impl Link<'_> {
     pub(crate) fn sum(&self, seq: u64, entries: Checksum) -> Checksum {
         let sum = entries.number(self.row).number(self.key).number(self.previous.unwrap_or(0));
         sum.number(integer(seq))
             .number(self.happened.map_or(-1, i64::from))
-            .bytes(self.skip.as_deref().unwrap_or_default())
+            .bytes(self.skip.unwrap_or_default())
     }
 }
 
@@ -143,7 +144,12 @@ pub(crate) fn begin_run(
 /// Encodes the owner of a journal, which its first row has in place of a list of predecessors. All
 /// other names of an execution are in its own row, and would be lost with it.
 pub(crate) fn owner_bytes(namespace: i64, id: &str) -> Vec<u8> {
-    codec::encode(&(namespace, id))
+    put_owner(Vec::new(), (namespace, id))
+}
+
+/// Appends the same to `bytes`.
+pub(crate) fn put_owner(bytes: Vec<u8>, owner: (i64, &str)) -> Vec<u8> {
+    codec::encode_behind(bytes, &owner)
 }
 
 /// Returns the namespace and the id of the execution whose journal begins in `row`.
@@ -202,7 +208,7 @@ fn skip_bytes(
     if cached.rows.len() < needed {
         let mut known = std::mem::take(&mut cached.rows);
         let missing = needed - known.len();
-        let mut older = walk(connection, known[0], missing)?;
+        let mut older: Newest = walk(connection, known[0], missing)?.into();
         older.reverse();
         older.append(&mut known);
         cached.rows = older;
@@ -277,14 +283,14 @@ impl<'r> Found<'r> {
         let blob = |index| -> Result<Option<&'r [u8]>, Stop> {
             Ok(row.get_ref(index)?.as_blob_or_null().map_err(rusqlite::Error::from)?)
         };
-        let skip = blob(5)?.map(<[u8]>::to_vec);
+        let skip = blob(5)?;
         let (number, key, previous, happened) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(4)?);
         let link = Link { row: number, key, previous, happened, skip };
         Self::open(&link, count(row, 3)?, blob(6)?.unwrap_or_default())
     }
 
     /// Opens `body`, and checks that it and the columns beside it are intact.
-    pub(crate) fn open(link: &Link, seq: u64, body: &'r [u8]) -> Result<Self, Stop> {
+    pub(crate) fn open(link: &Link<'_>, seq: u64, body: &'r [u8]) -> Result<Self, Stop> {
         let entries = checksum::checked(body, |entries| link.sum(seq, Checksum::new().bytes(entries)));
         let entries = entries.ok_or_else(|| Stop::corrupt(format!("journal row {} is damaged", link.row)))?;
         let previous = link.previous.map(|previous| older(link.row, previous)).transpose()?;

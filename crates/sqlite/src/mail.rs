@@ -101,6 +101,20 @@ pub(crate) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<
     sealed.opened(key).map(|_| message)
 }
 
+/// Whether messages may have this place in the order of arrival.
+pub(crate) fn has_place(arrived: i64) -> bool {
+    PLACES.contains(&arrived)
+}
+
+/// Returns the body of an unread message that is already encoded.
+pub(crate) fn sealed(key: i64, (id, arrived): (&str, i64), message: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(CHECKSUM_BYTES + message.len());
+    body.extend([0; CHECKSUM_BYTES]);
+    body.extend_from_slice(message);
+    checksum::put(&mut body, unread_sum(Checksum::new().bytes(message), (key, id), arrived));
+    body
+}
+
 /// Returns the encoded body of an unread message.
 pub(crate) fn encoded(key: i64, message: &Message, arrived: i64) -> Vec<u8> {
     let mut body = Vec::with_capacity(192);

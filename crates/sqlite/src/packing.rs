@@ -28,12 +28,14 @@ pub(crate) struct Pack {
 }
 
 impl Pack {
-    /// Appends an answer behind the entries.
-    pub(crate) fn keep(&mut self, answer: &[u8]) {
-        self.kept_from = Some(self.body.len());
+    /// Has `put` append an answer behind the entries, and returns its size.
+    pub(crate) fn keep(&mut self, put: impl FnOnce(Vec<u8>) -> Vec<u8>) -> usize {
+        let end = self.body.len();
+        self.kept_from = Some(end);
         put_length(&mut self.body, 0);
-        self.body.extend_from_slice(answer);
+        self.body = put(std::mem::take(&mut self.body));
         self.sum = Checksum::new().bytes(&self.body[CHECKSUM_BYTES..]);
+        self.body.len() - end
     }
 
     /// Removes the answer that an earlier attempt to write the row has appended.
@@ -71,13 +73,18 @@ impl Packs {
 
 /// Packs records, on the caller's thread if possible.
 pub(crate) fn packed(records: &[Record]) -> Packs {
+    packed_before(records, 0)
+}
+
+/// Packs records, with room for so many bytes of an answer behind them.
+pub(crate) fn packed_before(records: &[Record], answer_bytes: usize) -> Packs {
     let mut packs = Packs::default();
     let mut rest = records;
     while let Some(first) = rest.first() {
         let (length, happened) = together(rest);
         let (together, others) = rest.split_at(length);
         let size: usize = together.iter().map(|record| record.bytes.len() + 2).sum();
-        let mut body = Vec::with_capacity(size + CHECKSUM_BYTES + 4);
+        let mut body = Vec::with_capacity(size + CHECKSUM_BYTES + 4 + answer_bytes);
         body.extend([0; CHECKSUM_BYTES]);
         for record in together {
             put_length(&mut body, record.bytes.len());

@@ -1,42 +1,49 @@
-//! An answer behind the entries of a journal row, and how it is read.
+//! An answer behind the entries of a journal row, and how it is written and read.
 
-use abide_core::Message;
+use abide_core::{Message, codec};
 use rusqlite::Connection;
-use rusqlite::types::ValueRef;
 
 use crate::error::{BatchFailure, Meaning, Stop};
 use crate::journal::{self, Found};
-use crate::mail::{is_sound, opened};
+use crate::mail::{has_place, opened, sealed};
 use crate::packing::put_length;
 use crate::sql;
 
 /// An answer behind the entries of a journal row.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Kept<'r> {
+    /// The execution that it is for. The column of the child that says so may be damaged.
+    pub(crate) parent: i64,
     pub(crate) arrived: i64,
     pub(crate) id: &'r str,
-    /// The body of a row of the inbox.
-    pub(crate) body: &'r [u8],
+    /// The encoded message. The checksum of the journal row covers it.
+    pub(crate) message: &'r [u8],
 }
 
 impl<'r> Kept<'r> {
     pub(crate) fn of(answer: &'r [u8]) -> Option<Self> {
-        let ((arrived, id), body) = postcard::take_from_bytes::<(u64, &str)>(answer).ok()?;
-        Some(Self { arrived: i64::try_from(arrived).ok()?, id, body })
+        let ((parent, arrived, id), message) = postcard::take_from_bytes::<(u64, u64, &str)>(answer).ok()?;
+        Some(Self { parent: i64::try_from(parent).ok()?, arrived: i64::try_from(arrived).ok()?, id, message })
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.id.len() + self.body.len() + 16);
-        put_length(&mut bytes, self.arrived as usize);
-        put_length(&mut bytes, self.id.len());
+    /// Appends the answer, of which `message` is still to come.
+    pub(crate) fn begin(&self, bytes: &mut Vec<u8>) {
+        put_length(bytes, self.parent as usize);
+        put_length(bytes, self.arrived as usize);
+        put_length(bytes, self.id.len());
         bytes.extend_from_slice(self.id.as_bytes());
-        bytes.extend_from_slice(self.body);
-        bytes
     }
 
     fn owned(&self) -> Unread {
-        Unread { arrived: self.arrived, id: self.id.to_owned(), body: self.body.to_vec() }
+        let body = sealed(self.parent, (self.id, self.arrived), self.message);
+        Unread { arrived: self.arrived, id: self.id.to_owned(), body }
     }
+}
+
+/// Appends an answer to `bytes`.
+pub(super) fn put(mut bytes: Vec<u8>, (parent, arrived): (i64, i64), message: &Message) -> Vec<u8> {
+    Kept { parent, arrived, id: message.id.as_str(), message: &[] }.begin(&mut bytes);
+    codec::encode_behind(bytes, message)
 }
 
 /// An unread answer, as a row of the inbox would have it.
@@ -50,20 +57,21 @@ impl Unread {
     pub(crate) fn message(&self, parent: i64) -> rusqlite::Result<Message> {
         opened(parent, (&self.id, self.arrived), &self.body)
     }
-
-    fn is_sound(&self, parent: i64) -> bool {
-        is_sound((parent, &self.id, self.arrived), ValueRef::Blob(&self.body))
-    }
 }
 
-/// Returns the answer that is kept in a journal row of a child.
-pub(super) fn kept_in(connection: &Connection, (row, child): (i64, i64)) -> Result<Option<Unread>, Stop> {
+/// Returns the answer to an execution that is kept in a journal row of a child.
+pub(super) fn kept_in(
+    connection: &Connection,
+    parent: i64,
+    (row, child): (i64, i64),
+) -> Result<Option<Unread>, Stop> {
     let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = statement.query([row, child])?;
     let found = rows.next()?.ok_or_else(|| journal::missing(row))?;
     let Some(answer) = Found::read(found)?.answer() else { return Ok(None) };
     let damaged = || Stop::corrupt(format!("the answer in journal row {row} is damaged"));
-    Kept::of(answer).map(|kept| Some(kept.owned())).ok_or_else(damaged)
+    let kept = Kept::of(answer).filter(|kept| kept.parent == parent && has_place(kept.arrived));
+    kept.map(|kept| Some(kept.owned())).ok_or_else(damaged)
 }
 
 /// Returns the answer in a journal row of a child. A damaged row has no answer: its child is
@@ -73,11 +81,10 @@ pub(super) fn sound(
     parent: i64,
     (row, child): (i64, i64),
 ) -> rusqlite::Result<Option<Unread>> {
-    match kept_in(connection, (row, child)) {
-        Ok(Some(kept)) if kept.is_sound(parent) => Ok(Some(kept)),
-        Ok(None) => Ok(None),
+    match kept_in(connection, parent, (row, child)) {
+        Ok(kept) => Ok(kept),
         Err(Stop::Sql(error)) if BatchFailure::of(&error).meaning != Meaning::Corrupt => Err(error),
-        Ok(Some(_)) | Err(_) => {
+        Err(_) => {
             tracing::error!(parent, child, row, "the answer of a child is damaged");
             Ok(None)
         }
@@ -91,7 +98,7 @@ mod tests {
 
     #[test]
     fn an_answer_stands_behind_the_entries_of_its_row() {
-        let kept = Kept { arrived: 1 << 40, id: "done:a:1", body: b"body" };
+        let kept = Kept { parent: 300, arrived: 1 << 40, id: "done:a:1", message: b"message" };
         let mut row = Vec::new();
         for entry in ["one".to_owned(), "x".repeat(300)] {
             put_length(&mut row, entry.len());
@@ -99,7 +106,8 @@ mod tests {
         }
         let without = row.clone();
         put_length(&mut row, 0);
-        row.extend_from_slice(&kept.bytes());
+        kept.begin(&mut row);
+        row.extend_from_slice(kept.message);
         let found = Kept::of(packing::kept(&row).expect("it is there")).expect("it is whole");
         assert_eq!(found, kept);
         assert!(packing::kept(&without).is_none());

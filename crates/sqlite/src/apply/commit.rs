@@ -2,16 +2,18 @@
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Timestamp};
-use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
+use abide_store::{
+    Changes, Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start,
+};
 use rusqlite::params;
 
 use super::claim::{Which, leased};
 use super::inbox::Put;
 use super::message::Started;
 use super::session;
-use crate::answers::Keep;
+use crate::answers::{self, Keep};
 use crate::batch::{Batch, Frequent};
-use crate::caches::CachedRow;
+use crate::caches::{CachedRow, Newest};
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal::{self, Packs};
@@ -32,7 +34,8 @@ pub(crate) struct CommitWork {
 
 impl CommitWork {
     pub(crate) fn new(commit: Commit) -> Self {
-        let packs = journal::packed(&commit.changes.records);
+        let answer_bytes = own_answer(&commit.changes).map_or(0, answers::room_for);
+        let packs = journal::packed_before(&commit.changes.records, answer_bytes);
         let sheet = Draft::new(&commit.changes.summary, &commit.changes.state);
         Self { commit, packs, sheet }
     }
@@ -89,13 +92,21 @@ struct After {
     care_at: Option<Timestamp>,
 }
 
+/// Returns the answer of a child that ends. Behind another message it would arrive first, if it
+/// were kept.
+fn own_answer(changes: &Changes) -> Option<&Message> {
+    let [answer] = changes.outgoing.as_slice() else { return None };
+    let is_end = changes.summary.status.is_terminal() && changes.next.is_none();
+    Some(answer).filter(|answer| is_end && matches!(answer.body, Body::ChildDone { .. }))
+}
+
 /// Returns the writer's state of an execution, from memory or from its row.
 fn take_cached(batch: &mut Batch<'_>, key: i64) -> Result<Option<CachedRow>, Stop> {
     if let Some(cached) = batch.caches.rows.remove(&key) {
         return Ok(Some(cached));
     }
     let state = LeaseState::read(batch.connection, key).map_err(|error| Stop::from(error).aside())?;
-    Ok(state.map(|state| CachedRow { state, rows: vec![state.anchor.head] }))
+    Ok(state.map(|state| CachedRow { state, rows: Newest::from_slice(&[state.anchor.head]) }))
 }
 
 /// Checks that the records follow the last entry, one by one.
@@ -212,19 +223,10 @@ impl CommitWork {
         {
             pack.forget_kept();
         }
-        // Behind another message the answer would arrive first.
-        let ([answer], true) = (changes.outgoing.as_slice(), changes.summary.status.is_terminal()) else {
+        let (Some(answer), Some(pack)) = (own_answer(changes), self.packs.last_mut()) else {
             return Ok(None);
         };
-        let (Body::ChildDone { .. }, Some(pack), None) = (&answer.body, self.packs.last_mut(), &changes.next)
-        else {
-            return Ok(None);
-        };
-        let kept = batch.keep((integer(key.0), cached), answer)?;
-        if let Some(kept) = &kept {
-            pack.keep(&kept.bytes);
-        }
-        Ok(kept)
+        batch.keep((integer(key.0), cached), answer, pack)
     }
 
     fn consume(&self, batch: &mut Batch<'_>, cached: &mut CachedRow) -> Result<(), Stop> {

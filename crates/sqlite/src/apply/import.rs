@@ -8,7 +8,7 @@ use rusqlite::params;
 use super::message::{Inserted, existing};
 use crate::answers;
 use crate::batch::Batch;
-use crate::caches::CachedRow;
+use crate::caches::{CachedRow, Newest};
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal;
@@ -67,7 +67,8 @@ fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entr
     let key = batch.caches.next_execution_key(batch.connection)?;
     let parent = batch.parent_key(began.start, namespace)?;
     let identity = Identity { key, namespace, id: import.address().id.as_str(), queue, parent };
-    let mut cached = CachedRow { state: unwritten(import, identity, (began.start, first)), rows: Vec::new() };
+    let mut cached =
+        CachedRow { state: unwritten(import, identity, (began.start, first)), rows: Newest::new() };
     let owner = journal::owner_bytes(namespace, import.address().id.as_str());
     write_runs(batch, (key, owner), &mut cached, &import.runs)?;
     let place = match settled.finished_at {
@@ -127,7 +128,7 @@ fn write_runs(
         let (first, rest) = records.split_at(1);
         if run == 1 {
             for pack in journal::packed(first).iter_mut() {
-                pack.append_first(batch, (key, owner.clone()), cached)?;
+                pack.append_first(batch, (key, &owner), cached)?;
             }
             cached.state.cold.first = cached.state.anchor.head;
         } else {

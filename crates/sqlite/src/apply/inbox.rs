@@ -164,9 +164,13 @@ impl Batch<'_> {
 
     /// Returns the target of a message, from memory or from its row.
     pub(crate) fn target(&mut self, address: &Address) -> Result<Option<Arc<Target>>, Stop> {
-        if let Some(key) = self.caches.ids.get(address)
-            && let Some(known) = self.caches.targets.get(key)
+        let last = self.caches.last_id.as_ref().filter(|(last, _)| last == address).map(|(_, key)| *key);
+        if let Some(key) = last.or_else(|| self.caches.ids.get(address).copied())
+            && let Some(known) = self.caches.targets.get(&key)
         {
+            if last.is_none() {
+                self.caches.last_id = Some((address.clone(), key));
+            }
             return Ok(Some(Arc::clone(known)));
         }
         let interned = self.caches.interned(self.connection)?;
@@ -174,6 +178,7 @@ impl Batch<'_> {
         let Some(found) = Target::read(self.connection, namespace, address)? else { return Ok(None) };
         let target = Arc::new(found);
         self.caches.ids.insert(address.clone(), target.key);
+        self.caches.last_id = Some((address.clone(), target.key));
         self.caches.targets.insert(target.key, Arc::clone(&target));
         Ok(Some(target))
     }

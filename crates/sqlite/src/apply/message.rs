@@ -12,7 +12,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::inbox::Judge;
 use crate::batch::{Batch, Frequent};
-use crate::caches::{CachedRow, Inbox};
+use crate::caches::{CachedRow, Inbox, Newest};
 use crate::error::Stop;
 use crate::journal::{self, Link};
 use crate::place::{self, Columns, Holder, Place, ReadyQueue};
@@ -95,18 +95,19 @@ impl Batch<'_> {
         };
         let of = (parent, start.parent.as_ref().map(|parent| parent.run));
         let columns = Inserted { key, namespace, of, place, summary: &summary };
-        let inserted = self.insert_row(&execution, &mut state, &columns)?;
-        if inserted == 0 {
+        if self.insert_row(&execution, &mut state, &columns)? == 0 {
             self.caches.execution_key_max = Some(key - 1);
             self.caches.journal_row_max = Some(row - 1);
             return Ok(None);
         }
         let record = Record::of(&entry);
+        let buffer = std::mem::take(&mut self.caches.owner);
+        let owner = journal::put_owner(buffer, (namespace, execution.address().id.as_str()));
         for pack in journal::packed(std::slice::from_ref(&record)).iter_mut() {
             let happened = Some(Happening::Began as u8);
-            let skip = Some(journal::owner_bytes(namespace, execution.address().id.as_str()));
-            pack.write(self, &Link { row, key, previous: None, happened, skip })?;
+            pack.write(self, &Link { row, key, previous: None, happened, skip: Some(&owner) })?;
         }
+        self.caches.put_away(owner);
         self.tag(start, (namespace, key))?;
         if state.care_at.is_some() {
             self.set_care(key, state.care_at)?;
@@ -207,10 +208,7 @@ impl Batch<'_> {
 
     /// Remembers an execution that was created under a lease: its commit comes soon.
     fn remember_newborn(&mut self, key: i64, state: LeaseState) {
-        // Room for a few more: most executions are short.
-        let mut rows = Vec::with_capacity(4);
-        rows.push(state.anchor.head);
-        self.caches.rows.insert(key, CachedRow { state, rows });
+        self.caches.rows.insert(key, CachedRow { state, rows: Newest::from_slice(&[state.anchor.head]) });
         self.caches.inboxes.insert(key, Inbox::default());
     }
 

@@ -7,7 +7,7 @@ use rusqlite::params;
 use super::inbox::Put;
 use super::message::first_entry;
 use crate::batch::Batch;
-use crate::caches::CachedRow;
+use crate::caches::{CachedRow, Newest};
 use crate::error::Stop;
 use crate::journal;
 use crate::mail::read_sum;
@@ -41,7 +41,7 @@ impl Batch<'_> {
             self.let_go(kept)?;
         }
         self.forget_orders(target.key)?;
-        let mut cached = CachedRow { state, rows: Vec::new() };
+        let mut cached = CachedRow { state, rows: Newest::new() };
         let records: Vec<_> = entries.iter().map(Record::of).collect();
         journal::begin_run(self, target.key, &mut cached, &records)?;
         let summary = execution.summary_at_start(now);

@@ -367,7 +367,7 @@ fn write_journal(
 ) -> Result<(i64, i64, u64), Stop> {
     let records: Vec<Record> = entries.iter().map(Record::of).collect();
     let mut rows = Vec::new();
-    let mut owner = Some(owner);
+    let mut owner = Some(owner.as_slice());
     for pack in journal::packed(&records).iter_mut() {
         let row = batch.caches.next_journal_row(batch.connection)?;
         let (previous, happened) = (rows.last().copied(), pack.happened);
