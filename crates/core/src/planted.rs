@@ -339,6 +339,14 @@ bugs! {
     AnswersUnseen = "answers-unseen",
     /// A worker that has missed a notice is not told of answers that are kept.
     AnswersUntold = "answers-untold",
+    /// The next holder of an execution does not look for the tail of its journal.
+    TailUnread = "tail-unread",
+    /// A row of a tail that has lost its owner is passed over.
+    TailPassedOver = "tail-passed-over",
+    /// A tail goes on behind the rows that its readers look at.
+    TailTooLong = "tail-too-long",
+    /// A commit that changes a time leaves the row of its execution as it is.
+    TailChangesTimes = "tail-changes-times",
     /// The id of a kept answer is forgotten with the child that gave it.
     AnswerIdForgotten = "answer-id-forgotten",
     /// The unread answer to a parent that cannot be read is lost with the child that gave it.

@@ -507,7 +507,7 @@ impl Batch<'_> {
         let message = message.clone().arrived(now);
         let arrived = place_behind(self.inbox(parent)?.newest, message.body.sort());
         if pack.keep(|body| put(body, (parent, arrived), &message)) > ANSWER_BYTES_MAX {
-            pack.forget_kept();
+            pack.forget_answer();
             return Ok(None);
         }
         Ok(Some(Keep { target, session, message, arrived }))

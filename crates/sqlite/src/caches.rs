@@ -28,6 +28,8 @@ pub(crate) struct Caches {
     /// The routes that a session serves, and the number of all routes at that time.
     pub(crate) served: BySession<(usize, Arc<[i64]>)>,
     pub(crate) rows: ByKey<CachedRow>,
+    /// Executions whose rows have fallen behind their journals.
+    pub(crate) tails: HashSet<i64, KeyHasher>,
     /// Routes without ready executions.
     pub(crate) idle_routes: HashSet<i64, KeyHasher>,
     pub(crate) inboxes: ByKey<Inbox>,
@@ -52,6 +54,7 @@ impl Caches {
     pub(crate) fn trim(&mut self) {
         if self.rows.len() > CACHED_ROW_COUNT_MAX {
             self.rows.clear();
+            self.tails.clear();
         }
         if self.inboxes.len() > CACHED_ROW_COUNT_MAX {
             self.inboxes.clear();
@@ -138,6 +141,9 @@ pub(crate) struct CachedRow {
     pub(crate) state: LeaseState,
     /// Its newest journal rows, oldest first; as far back as known, at most to the last skip row.
     pub(crate) rows: Newest,
+    /// Whether this writer has written it and remembered it since. Only then is a tail worth
+    /// while: a writer that reads the row again has to look for it.
+    pub(crate) is_warm: bool,
 }
 
 impl CachedRow {

@@ -10,7 +10,7 @@
 
 use std::ops::ControlFlow;
 
-use abide_core::{Execution, Happening, codec};
+use abide_core::{Happening, codec};
 use abide_store::{PageBounds, Record};
 use rusqlite::{Connection, OptionalExtension, Row};
 
@@ -19,10 +19,9 @@ use crate::caches::{CachedRow, Newest};
 use crate::checksum::{self, Checksum};
 use crate::error::Stop;
 use crate::gaps;
+use crate::packing::{Beside, kept, unpack};
 pub(crate) use crate::packing::{Pack, Packs, packed, packed_before};
-use crate::packing::{kept, unpack};
 use crate::rows::{LeaseState, count, integer, unsigned};
-use crate::sheet::{Base, Cold};
 use crate::sql;
 
 /// The distance between two skip rows of a run.
@@ -312,7 +311,12 @@ impl<'r> Found<'r> {
 
     /// Returns the answer that is kept behind the entries.
     pub(crate) fn answer(&self) -> Option<&'r [u8]> {
-        kept(self.entries)
+        kept(self.entries, Beside::Answer)
+    }
+
+    /// Returns the summary of the commit that wrote the row, if it is there.
+    pub(crate) fn summary(&self) -> Option<&'r [u8]> {
+        kept(self.entries, Beside::Summary)
     }
 
     /// Returns the number of the last entry.
@@ -399,17 +403,6 @@ impl Taking {
 }
 
 impl Chain {
-    /// Returns the chain of the current run.
-    pub(crate) fn of(base: &Base<'_>, cold: &Cold, execution: &Execution) -> Self {
-        Self {
-            key: base.key,
-            first: cold.first,
-            head: base.anchor.head,
-            entry_count: execution.entry_count(),
-            row_count: cold.row_count,
-        }
-    }
-
     /// Reads one page. The caller has begun a transaction, so rows do not change meanwhile.
     pub(crate) fn page(
         &self,

@@ -56,6 +56,7 @@ mod step_connection;
 #[doc(hidden)]
 pub mod stepped;
 mod store;
+mod tail;
 mod tallies;
 mod trouble;
 mod user_transaction;

@@ -1,7 +1,7 @@
-//! Several entries in one row: each behind its length. An answer that is kept beside them stands
-//! behind a zero, which is no entry's length.
+//! Several entries in one row: each behind its length. Something that is kept beside them stands
+//! behind a zero, which is no entry's length, and a byte that says what it is.
 
-use abide_core::Entry;
+use abide_core::{Entry, Summary, codec};
 use abide_store::Record;
 
 use crate::checksum::{CHECKSUM_BYTES, Checksum};
@@ -24,23 +24,41 @@ pub(crate) struct Pack {
     /// The checksum of the entries; the rest of the row is added when it is known.
     pub(crate) sum: Checksum,
     /// Where the entries end, if an answer stands behind them.
-    kept_from: Option<usize>,
+    answer_from: Option<usize>,
+}
+
+/// The things that are kept beside the entries of a row. The numbers are written to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Beside {
+    /// The answer of a child that ends with this row: see [`crate::answers`].
+    Answer = 1,
+    /// The summary of the commit, which may be in no other row: see [`crate::tail`].
+    Summary = 2,
 }
 
 impl Pack {
     /// Has `put` append an answer behind the entries, and returns its size.
     pub(crate) fn keep(&mut self, put: impl FnOnce(Vec<u8>) -> Vec<u8>) -> usize {
         let end = self.body.len();
-        self.kept_from = Some(end);
-        put_length(&mut self.body, 0);
+        self.answer_from = Some(end);
+        self.body.extend([0, Beside::Answer as u8]);
         self.body = put(std::mem::take(&mut self.body));
         self.sum = Checksum::new().bytes(&self.body[CHECKSUM_BYTES..]);
         self.body.len() - end
     }
 
+    /// Appends the summary of the commit behind the entries, for good.
+    pub(crate) fn sum_up(&mut self, summary: &Summary) {
+        let mut body = std::mem::take(&mut self.body);
+        body.extend([0, Beside::Summary as u8]);
+        self.body = codec::encode_behind(body, summary);
+        self.sum = Checksum::new().bytes(&self.body[CHECKSUM_BYTES..]);
+    }
+
     /// Removes the answer that an earlier attempt to write the row has appended.
-    pub(crate) fn forget_kept(&mut self) {
-        if let Some(end) = self.kept_from.take() {
+    pub(crate) fn forget_answer(&mut self) {
+        if let Some(end) = self.answer_from.take() {
             self.body.truncate(end);
             self.sum = Checksum::new().bytes(&self.body[CHECKSUM_BYTES..]);
         }
@@ -64,6 +82,11 @@ impl Packs {
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pack> {
         self.first.iter_mut().chain(&mut self.rest)
+    }
+
+    /// Returns the only row.
+    pub(crate) fn only_mut(&mut self) -> Option<&mut Pack> {
+        self.first.as_mut().filter(|_| self.rest.is_empty())
     }
 
     pub(crate) fn last_mut(&mut self) -> Option<&mut Pack> {
@@ -91,7 +114,7 @@ pub(crate) fn packed_before(records: &[Record], answer_bytes: usize) -> Packs {
             body.extend_from_slice(&record.bytes);
         }
         let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
-        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum, kept_from: None });
+        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum, answer_from: None });
         rest = others;
     }
     packs
@@ -139,12 +162,12 @@ pub(crate) fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     })
 }
 
-/// Returns the answer behind the entries of a row, if there is one.
-pub(crate) fn kept(row: &[u8]) -> Option<&[u8]> {
+/// Returns this thing, if it is kept beside the entries of a row.
+pub(crate) fn kept(row: &[u8], beside: Beside) -> Option<&[u8]> {
     let mut rest = row;
     while !matches!(rest, [] | [0, ..]) {
         let (length, entries) = postcard::take_from_bytes::<u32>(rest).ok()?;
         rest = entries.get(length as usize..)?;
     }
-    rest.split_first().map(|(_, answer)| answer)
+    rest.strip_prefix(&[0, beside as u8])
 }

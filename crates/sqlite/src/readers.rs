@@ -71,6 +71,7 @@ fn journal_row(bytes: &[u8]) -> Verdict {
         bytes.extend_from_slice(kept.message);
         assert_eq!(Kept::of(&bytes), Some(kept), "an answer survives its bytes");
     }
+    found.summary().map(record::<Summary>);
     let records: Option<Vec<Record>> = found
         .records()
         .map(|record| record.ok().map(|(seq, bytes)| Record { seq, bytes: bytes.to_vec() }))
@@ -97,7 +98,10 @@ fn journal_row_seeds() -> Vec<Vec<u8>> {
         body.extend_from_slice(b"a message");
         body
     });
-    let bodies = packs.iter_mut().map(|pack| std::mem::take(&mut pack.body));
+    let mut summed_up = packed(&records[1..]);
+    let (execution, _) = Execution::start(address(), fixture::flow(), NOW.0);
+    summed_up.only_mut().expect("there is an entry").sum_up(&execution.summary(&[]));
+    let bodies = packs.iter_mut().chain(summed_up.iter_mut()).map(|pack| std::mem::take(&mut pack.body));
     bodies.map(|body| seed::<JournalRow>(&((7, 1, Some(3), 1, None, Some(vec![1])), true, body))).collect()
 }
 

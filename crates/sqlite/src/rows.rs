@@ -4,22 +4,22 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use abide_core::codec::DecodeError;
 use abide_core::intake::Standing;
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Ability, Address, Epoch, Execution, LeaseRow, Listens, SessionId, Status, Timestamp, codec,
+    Ability, Address, Epoch, Execution, LeaseRow, Listens, SessionId, Status, Timestamp, Version, codec,
 };
 use rusqlite::types::{ToSql, ToSqlOutput, Type, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 
 use crate::answers::Keeping;
-use crate::error::{BatchFailure, Meaning};
+use crate::error::{BatchFailure, Meaning, Stop};
 use crate::place::{Place, ReadyQueue};
 use crate::room::Room;
 use crate::sheet::{Anchor, Base, Cold};
 use crate::sql;
+use crate::tail::{Current, Steady};
 
 /// Converts a number for SQLite. Counters and times never come near the limit.
 pub(crate) fn integer(number: u64) -> i64 {
@@ -196,41 +196,67 @@ pub(crate) struct LeaseState {
     pub(crate) takeover_count: u32,
     pub(crate) care_at: Option<Timestamp>,
     pub(crate) room: Room,
+    /// The facts in its row, which a [tail](crate::tail) leaves as they are.
+    pub(crate) written: Written,
+}
+
+/// The facts in the row of an execution that its journal may have gone beyond.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) head: i64,
+    pub(crate) version: Version,
+    /// The steady part of its summary, if this writer knows it.
+    pub(crate) steady: Option<Steady>,
+}
+
+impl Written {
+    /// Returns the facts of a row whose summary is not known here.
+    pub(crate) fn of(anchor: &Anchor) -> Self {
+        Self { head: anchor.head, version: anchor.version, steady: None }
+    }
 }
 
 impl LeaseState {
-    pub(crate) fn read(connection: &Connection, key: i64) -> rusqlite::Result<Option<Self>> {
+    pub(crate) fn read(connection: &Connection, key: i64) -> Result<Option<Self>, Stop> {
         let mut statement = connection.prepare_cached(sql::EXECUTION_LEASE)?;
-        statement
-            .query_row([key], |row| {
-                let base = Base::read(row)?;
-                let sheet = base.sheet()?;
-                // A commit replaces the summary, so it must be readable.
-                sheet.standing()?;
-                let place = Place::read(row, 9)?;
-                let lease = LeaseRow {
-                    session: place.session(),
-                    epoch: epoch(row, 8)?,
-                    version: base.anchor.version,
-                };
-                let mut state = Self {
-                    lease,
-                    given_beat: place.holder().map_or(0, |holder| holder.beat),
-                    is_newborn: place.holder().is_some_and(|holder| holder.is_newborn),
-                    queue: base.queue,
-                    anchor: base.anchor,
-                    cold: sheet.cold,
-                    entry_count: sheet.execution()?.entry_count(),
-                    listed: listed(row, 14)?,
-                    takeover_count: row.get(12)?,
-                    care_at: timestamp_maybe(row, 13)?,
-                    room: Room::default(),
-                };
-                state.sheet_room(Some(place.columns()));
-                state.fill(base.sheet_length());
-                Ok(state)
-            })
-            .optional()
+        let found = statement.query_row([key], Self::of).optional()?;
+        drop(statement);
+        let Some((mut state, current)) = found else { return Ok(None) };
+        let current = current.follow(connection)?;
+        (state.lease.version, state.anchor.version) = (current.version, current.version);
+        state.anchor.head = current.chain.head;
+        state.cold.row_count = current.chain.row_count;
+        state.entry_count = current.chain.entry_count;
+        Ok(Some(state))
+    }
+
+    /// Reads the row, without its tail.
+    fn of(row: &Row<'_>) -> rusqlite::Result<(Self, Current)> {
+        let base = Base::read(row)?;
+        let sheet = base.sheet()?;
+        // A commit replaces the summary, so it must be readable.
+        sheet.standing()?;
+        let place = Place::read(row, 9)?;
+        let lease =
+            LeaseRow { session: place.session(), epoch: epoch(row, 8)?, version: base.anchor.version };
+        let current = Current::read(&base, &sheet)?;
+        let mut state = Self {
+            lease,
+            given_beat: place.holder().map_or(0, |holder| holder.beat),
+            is_newborn: place.holder().is_some_and(|holder| holder.is_newborn),
+            queue: base.queue,
+            anchor: base.anchor,
+            cold: sheet.cold,
+            entry_count: current.chain.entry_count,
+            listed: listed(row, 14)?,
+            takeover_count: row.get(12)?,
+            care_at: timestamp_maybe(row, 13)?,
+            room: Room::default(),
+            written: Written::of(&base.anchor),
+        };
+        state.sheet_room(Some(place.columns()));
+        state.fill(base.sheet_length());
+        Ok((state, current))
     }
 }
 
@@ -296,7 +322,9 @@ pub(crate) struct Target {
     /// Where the answers of its children are.
     pub(crate) keeping: Keeping,
     pub(crate) standing: Standing,
-    /// Its state, as on disk; decoded on demand.
+    /// Whether its state is that before its [tail](crate::tail).
+    has_tail: bool,
+    /// Its state, as in its row; decoded on demand.
     state: Vec<u8>,
     execution: OnceLock<Execution>,
     address: Address,
@@ -323,6 +351,7 @@ impl Target {
                     origin: sheet.cold.origin(),
                     keeping: sheet.cold.keeping,
                     standing: sheet.standing()?,
+                    has_tail: sheet.cold.has_tail,
                     state: sheet.state.to_vec(),
                     execution: OnceLock::new(),
                     address: address.clone(),
@@ -357,6 +386,7 @@ impl Target {
                     keeping: Keeping::Never,
                     // The next holder finds the fault.
                     standing: Standing { status, listens: Listens::Everything, run: None },
+                    has_tail: false,
                     state: Vec::new(),
                     execution: OnceLock::new(),
                     address: address.clone(),
@@ -367,11 +397,14 @@ impl Target {
     }
 
     /// Returns its state. Most messages do not need it.
-    pub(crate) fn execution(&self) -> Result<&Execution, DecodeError> {
+    pub(crate) fn execution(&self, connection: &Connection) -> Result<&Execution, Stop> {
         if let Some(known) = self.execution.get() {
             return Ok(known);
         }
-        let found: Execution = codec::decode(&self.state)?;
+        let found = match self.has_tail {
+            true => Current::find(connection, self.key)?.execution,
+            false => codec::decode(&self.state)?,
+        };
         Ok(self.execution.get_or_init(|| found.at(self.address.clone())))
     }
 }

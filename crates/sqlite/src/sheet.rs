@@ -39,6 +39,8 @@ pub(crate) struct Cold {
     pub(crate) top_level: bool,
     /// Where the answers of its children are.
     pub(crate) keeping: Keeping,
+    /// Whether its journal may go on behind its head: see [`crate::tail`].
+    pub(crate) has_tail: bool,
 }
 
 impl Cold {
@@ -53,6 +55,7 @@ impl Cold {
             tagged: !start.tags.is_empty(),
             top_level: start.parent.is_none(),
             keeping: Keeping::Never,
+            has_tail: false,
         }
     }
 
@@ -89,6 +92,11 @@ impl Anchor {
         let sum = Checksum::new().number(key).number(namespace).number(queue.number());
         let sum = sum.number(parent.unwrap_or(-1)).bytes(id.as_bytes());
         Self { identity: sum.0, head, version }
+    }
+
+    /// Returns the same columns with another head.
+    pub(crate) fn at(self, head: i64) -> Self {
+        Self { head, ..self }
     }
 
     /// Whether these are the columns that never change.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_core::{
-    Address, Entry, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace, Route, Status, Summary,
-    Tag, Timestamp, Waits,
+    Address, Entry, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace, Route, Status, Summary, Tag,
+    Timestamp, Waits,
 };
 use abide_store::{
     ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxPage, InboxRead, List, ListCursor,
@@ -24,6 +24,7 @@ use crate::place::Place;
 use crate::rows::{count, epoch, integer, timestamp_maybe, unsigned};
 use crate::sheet::{Base, Cold};
 use crate::sql;
+use crate::tail::Current;
 
 /// The most journals whose skip entries are remembered.
 const SKIPS_COUNT_MAX: usize = 16;
@@ -69,16 +70,14 @@ struct Found {
     summary: Summary,
     ready_at: Option<Timestamp>,
     created_at: Timestamp,
-    chain: Chain,
     tagged: bool,
-    execution: Execution,
+    current: Current,
 }
 
 impl Found {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let base = Base::read(row)?;
         let sheet = base.sheet()?;
-        let execution = sheet.execution()?;
         let place = Place::read(row, 9)?;
         Ok(Self {
             key: base.key,
@@ -97,10 +96,19 @@ impl Found {
             },
             ready_at: place.ready_at(),
             created_at: sheet.cold.created_at,
-            chain: Chain::of(&base, &sheet.cold, &execution),
             tagged: sheet.cold.tagged,
-            execution,
+            current: Current::read(&base, &sheet)?,
         })
+    }
+
+    /// Continues with the tail of its journal.
+    fn follow(mut self, connection: &Connection) -> Result<Self, Stop> {
+        self.current = self.current.follow(connection)?;
+        self.lease.version = self.current.version;
+        if let Some(last) = self.current.summary.take() {
+            self.summary = Summary { waiting: last.waiting, sites: last.sites, ..self.summary };
+        }
+        Ok(self)
     }
 }
 
@@ -136,12 +144,13 @@ impl View<'_> {
                 }
             }
         };
-        let Some(mut found) = found else { return Ok(None) };
+        let Some(found) = found else { return Ok(None) };
+        let mut found = found.follow(self.connection)?;
         let interned = self.interned(|interned| {
             interned.namespace(found.namespace).is_some() && interned.route(found.route).is_some()
         })?;
         // No claim would lease it. A held execution goes on, and a finished one can be read.
-        let is_stranded = found.lease.session.is_none() && !found.execution.is_finished();
+        let is_stranded = found.lease.session.is_none() && !found.current.execution.is_finished();
         if is_stranded && interned.route(found.route).is_none() {
             found.summary.status = Status::Damaged;
         }
@@ -153,13 +162,13 @@ impl View<'_> {
         Ok(Some(Snapshot {
             key: ExecutionKey(unsigned(found.key)),
             journal: self.journal(&found, read)?,
-            execution: found.execution.at(address(&interned, found.namespace, &found.id)?),
+            execution: found.current.execution.at(address(&interned, found.namespace, &found.id)?),
             summary: found.summary,
             lease: found.lease,
             created_at: found.created_at,
             ready_at: found.ready_at,
             takeover_count: found.takeover_count,
-            tags: if found.tagged { self.tags(&found.chain)? } else { Vec::new() },
+            tags: if found.tagged { self.tags(&found.current.chain)? } else { Vec::new() },
             inbox,
         }))
     }
@@ -184,8 +193,8 @@ impl View<'_> {
     /// Returns the requested page of a run.
     fn journal(&self, found: &Found, read: &Read) -> Result<Vec<Record>, Stop> {
         let run = match read.run {
-            Some(run) if run != found.execution.run() => run,
-            _ => return self.page(&found.chain, read),
+            Some(run) if run != found.current.execution.run() => run,
+            _ => return self.page(&found.current.chain, read),
         };
         let mut statement = self.connection.prepare_cached(sql::RUN_CHAIN)?;
         let chain = statement.query_row(params![found.key, run], |row| run_chain(found.key, row));
@@ -227,6 +236,7 @@ impl View<'_> {
             let wanted = left.clamp(1, 1_000).max(64).min(scan_max);
             let candidates = self.candidates(list, (namespace, last), wanted)?;
             let exhausted = candidates.len() < wanted;
+            let candidates: Vec<_> = candidates.into_iter().map(|one| one.follow(self.connection)).collect();
             let is_known =
                 |interned: &Interned| candidates.iter().all(|one| one.route_in(interned).is_some());
             let interned = self.interned(is_known)?;
@@ -430,6 +440,8 @@ struct Candidate {
     cold: Option<Cold>,
     is_set_aside: bool,
     summary: Summary,
+    /// Its facts, if its journal has a tail.
+    current: Option<Current>,
 }
 
 impl Candidate {
@@ -442,7 +454,12 @@ impl Candidate {
             let summary = sheet.summary().ok()?;
             Some(Summary { care_at: legible.care_at?, ..summary })
         });
+        let current = sheet
+            .as_ref()
+            .filter(|sheet| sheet.cold.has_tail)
+            .and_then(|sheet| Current::of(legible.key, (legible.head?, legible.version?), sheet).ok());
         Ok(Self {
+            current,
             key: legible.key,
             namespace: legible.namespace,
             name: legible.name(),
@@ -451,6 +468,16 @@ impl Candidate {
             is_set_aside,
             summary: told.filter(|_| !is_set_aside && !is_astray).unwrap_or_else(damaged),
         })
+    }
+
+    /// Continues with the tail of its journal. Only the waits of the code differ there, so a tail
+    /// that cannot be read is left to its holder and to `verify`.
+    fn follow(mut self, connection: &Connection) -> Self {
+        let current = self.current.take().and_then(|current| current.follow(connection).ok());
+        if let Some(last) = current.and_then(|current| current.summary) {
+            self.summary = Summary { waiting: last.waiting, sites: last.sites, ..self.summary };
+        }
+        self
     }
 
     fn route_in<'i>(&self, interned: &'i Interned) -> Option<&'i Arc<Route>> {

@@ -94,7 +94,7 @@ pub(super) fn sound(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packing;
+    use crate::packing::{self, Beside};
 
     #[test]
     fn an_answer_stands_behind_the_entries_of_its_row() {
@@ -105,12 +105,13 @@ mod tests {
             row.extend_from_slice(entry.as_bytes());
         }
         let without = row.clone();
-        put_length(&mut row, 0);
+        row.extend([0, Beside::Answer as u8]);
         kept.begin(&mut row);
         row.extend_from_slice(kept.message);
-        let found = Kept::of(packing::kept(&row).expect("it is there")).expect("it is whole");
-        assert_eq!(found, kept);
-        assert!(packing::kept(&without).is_none());
+        let found = Kept::of(packing::kept(&row, Beside::Answer).expect("it is there"));
+        assert_eq!(found.expect("it is whole"), kept);
+        assert!(packing::kept(&row, Beside::Summary).is_none());
+        assert!(packing::kept(&without, Beside::Answer).is_none());
         assert!(packing::unpack(&row).eq(packing::unpack(&without)));
     }
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Epoch, Execution, ExecutionId, Lease, LeaseRow, MessageId, SessionId, Suspicion, Timestamp,
-    Unclaimed, Version, care,
+    Address, Epoch, ExecutionId, Lease, LeaseRow, MessageId, SessionId, Suspicion, Timestamp, Unclaimed, care,
 };
 use abide_store::{Claim, Claimed, ExecutionKey, Leased, NEWER_PAUSE};
 use rusqlite::OptionalExtension;
@@ -19,12 +18,13 @@ use crate::answers::Keeping;
 use crate::batch::Batch;
 use crate::error::{Stop, complaint};
 use crate::job::Operation;
-use crate::journal::{Chain, Page};
+use crate::journal::Page;
 use crate::notices::not_live;
 use crate::place::{self, Columns, Holder, Place};
 use crate::rows::{epoch, integer, number, text, timestamp, unsigned};
 use crate::sheet::Base;
 use crate::sql;
+use crate::tail::Current;
 use crate::tallies::Given;
 
 pub(crate) struct ClaimWork {
@@ -321,7 +321,7 @@ fn next_care(batch: &mut Batch<'_>, session: SessionId) -> Result<Option<(Timest
 fn look(batch: &mut Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, Option<Given>), Stop> {
     let stop = match look_closely(batch, key, now) {
         Ok(look) => return Ok(look),
-        Err(error) => Stop::from(error),
+        Err(stop) => stop,
     };
     if stop.is_newer() {
         return Ok((care::Look::Later(Some(now.after(NEWER_CARE_PAUSE))), None));
@@ -338,21 +338,20 @@ fn look(batch: &mut Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, 
     Ok((care::Look::Later(None), None))
 }
 
-fn look_closely(
-    batch: &Batch<'_>,
-    key: i64,
-    now: Timestamp,
-) -> rusqlite::Result<(care::Look, Option<Given>)> {
+fn look_closely(batch: &Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, Option<Given>), Stop> {
     let mut statement = batch.connection.prepare_cached(sql::EXECUTION_LEASE)?;
-    let (held, former, execution) = statement.query_row([key], |row| {
+    let (mut held, former, current) = statement.query_row([key], |row| {
         let base = Base::read(row)?;
         let sheet = base.sheet()?;
         let (place, epoch) = (Place::read(row, 9)?, epoch(row, 8)?);
         let lease = LeaseRow { session: place.session(), epoch, version: base.anchor.version };
-        Ok(((lease, sheet.summary()?.cared_epoch), place.given(epoch), sheet.execution()?))
+        Ok(((lease, sheet.summary()?.cared_epoch), place.given(epoch), Current::read(&base, &sheet)?))
     })?;
+    drop(statement);
+    let current = current.follow(batch.connection)?;
+    held.0.version = current.version;
     let orders = orders(batch.connection, key)?;
-    Ok((care::look(&execution, (&held.0, held.1), &orders, now, batch.terminate_grace()), former))
+    Ok((care::look(&current.execution, (&held.0, held.1), &orders, now, batch.terminate_grace()), former))
 }
 
 /// Returns the leases that this request received before and that its session still holds.
@@ -481,20 +480,17 @@ pub(crate) fn leased(
         namespace: i64,
         id: String,
         epoch: Epoch,
-        version: Version,
         takeover_count: u32,
         cared_epoch: Option<Epoch>,
         suspicion: Option<Suspicion>,
         unclaimed: Option<Unclaimed>,
-        chain: Chain,
         keeping: Keeping,
-        execution: Execution,
+        current: Current,
     }
     let mut statement = batch.connection.prepare_cached(sql::EXECUTION_LEASED)?;
     let found = statement.query_row([key], |row| {
         let base = Base::read(row)?;
         let sheet = base.sheet()?;
-        let execution = sheet.execution()?;
         let epoch = epoch(row, 8)?;
         // Nobody has written a summary of an execution that nobody has held. To know that, nothing
         // needs to be decoded.
@@ -503,22 +499,21 @@ pub(crate) fn leased(
             namespace: base.namespace,
             id: base.id.to_owned(),
             epoch,
-            version: base.anchor.version,
             takeover_count: row.get(9)?,
             cared_epoch: summary.as_ref().and_then(|summary| summary.cared_epoch),
             unclaimed: summary.as_ref().and_then(|summary| summary.unclaimed.clone()),
             suspicion: summary.and_then(|summary| summary.suspicion),
-            chain: Chain::of(&base, &sheet.cold, &execution),
             keeping: sheet.cold.keeping,
-            execution,
+            current: Current::read(&base, &sheet)?,
         })
     })?;
     drop(statement);
+    let current = found.current.follow(batch.connection)?;
     let namespace = batch.caches.interned(batch.connection)?.namespace(found.namespace).cloned();
     let namespace = namespace.ok_or_else(|| Stop::corrupt(format!("execution {key} is in no namespace")))?;
     let id = ExecutionId::new(&found.id).map_err(|error| Stop::corrupt(error.to_string()))?;
     let page = Page::new((1, usize::MAX), &batch.shared.options.page_bounds);
-    let journal = found.chain.first_page(batch.connection, page)?;
+    let journal = current.chain.first_page(batch.connection, page)?;
     batch.settle_open(key, found.keeping)?;
     let (inbox, inbox_bytes) = batch.first_page(ExecutionKey(unsigned(key)))?;
     let bytes = inbox_bytes + journal.iter().map(|record| record.bytes.len()).sum::<usize>();
@@ -530,12 +525,12 @@ pub(crate) fn leased(
     let leased = Leased {
         key: ExecutionKey(unsigned(key)),
         lease,
-        version: found.version,
+        version: current.version,
         takeover_count: found.takeover_count,
         suspicion: found.suspicion,
         unclaimed: found.unclaimed,
         is_first: lease.is_first(found.cared_epoch),
-        execution: found.execution.at(Address { namespace, id }),
+        execution: current.execution.at(Address { namespace, id }),
         journal,
         first: None,
         inbox,

@@ -19,8 +19,9 @@ use crate::job::Operation;
 use crate::journal::{self, Packs};
 use crate::mail::read_sum;
 use crate::place::{Columns, Holder, Place};
-use crate::rows::{LeaseState, Target, indexed, integer};
+use crate::rows::{LeaseState, Target, Written, indexed, integer};
 use crate::sheet::Draft;
+use crate::tail::{Steady, TAIL_ROWS};
 use crate::tallies::Given;
 use crate::view::address;
 use crate::{room, sql, user_transaction};
@@ -29,15 +30,28 @@ pub(crate) struct CommitWork {
     commit: Commit,
     /// Prepared on the caller's thread.
     packs: Packs,
-    sheet: Draft,
+    /// Likewise, unless the commit may go without it.
+    sheet: Option<Draft>,
+    /// Whether the row of the execution may stay as it is: see [`crate::tail`].
+    is_plain: bool,
 }
 
 impl CommitWork {
     pub(crate) fn new(commit: Commit) -> Self {
-        let answer_bytes = own_answer(&commit.changes).map_or(0, answers::room_for);
-        let packs = journal::packed_before(&commit.changes.records, answer_bytes);
-        let sheet = Draft::new(&commit.changes.summary, &commit.changes.state);
-        Self { commit, packs, sheet }
+        const SUMMARY_BYTES: usize = 128;
+        let is_plain = is_plain(&commit);
+        let changes = &commit.changes;
+        let beside = match is_plain {
+            true => SUMMARY_BYTES,
+            false => own_answer(changes).map_or(0, answers::room_for),
+        };
+        let mut packs = journal::packed_before(&changes.records, beside);
+        let is_plain = is_plain && packs.only_mut().is_some_and(|pack| pack.happened.is_none());
+        if let Some(pack) = packs.only_mut().filter(|_| is_plain) {
+            pack.sum_up(&changes.summary);
+        }
+        let sheet = (!is_plain).then(|| Draft::new(&changes.summary, &changes.state));
+        Self { commit, packs, sheet, is_plain }
     }
 
     fn key(&self) -> i64 {
@@ -85,6 +99,17 @@ impl Operation for CommitWork {
     }
 }
 
+/// Whether a commit only adds to the journal.
+fn is_plain(commit: &Commit) -> bool {
+    let Commit { changes, hold, transaction, .. } = commit;
+    *hold == Hold::Keep
+        && transaction.is_none()
+        && changes.next.is_none()
+        && changes.consumed.is_empty()
+        && changes.outgoing.is_empty()
+        && Steady::of(&changes.summary).is_some()
+}
+
 /// The place and the time for care of an execution that its holder does not keep.
 #[derive(Clone, Copy)]
 struct After {
@@ -105,8 +130,9 @@ fn take_cached(batch: &mut Batch<'_>, key: i64) -> Result<Option<CachedRow>, Sto
     if let Some(cached) = batch.caches.rows.remove(&key) {
         return Ok(Some(cached));
     }
-    let state = LeaseState::read(batch.connection, key).map_err(|error| Stop::from(error).aside())?;
-    Ok(state.map(|state| CachedRow { state, rows: Newest::from_slice(&[state.anchor.head]) }))
+    let state = LeaseState::read(batch.connection, key).map_err(Stop::aside)?;
+    let rows = |head| Newest::from_slice(&[head]);
+    Ok(state.map(|state| CachedRow { state, rows: rows(state.anchor.head), is_warm: false }))
 }
 
 /// Checks that the records follow the last entry, one by one.
@@ -140,7 +166,7 @@ impl CommitWork {
                 ));
             }
             self.packs = journal::packed(std::slice::from_ref(&transacted.record));
-            self.sheet = Draft::new(&self.commit.changes.summary, &transacted.state);
+            self.sheet = Some(Draft::new(&self.commit.changes.summary, &transacted.state));
             committed.transacted = Some(transacted.record);
         }
         let key = self.key();
@@ -221,7 +247,7 @@ impl CommitWork {
         if let Some(pack) = self.packs.last_mut()
             && !planted(Bug::AnswerOfEarlierAttempt)
         {
-            pack.forget_kept();
+            pack.forget_answer();
         }
         let (Some(answer), Some(pack)) = (own_answer(changes), self.packs.last_mut()) else {
             return Ok(None);
@@ -350,40 +376,52 @@ impl CommitWork {
         after: Option<After>,
     ) -> Result<(), Stop> {
         let key = self.key();
+        if self.leaves_row(cached, after) {
+            let version = self.commit.expected.next();
+            (cached.state.lease.version, cached.state.anchor.version) = (version, version);
+            batch.caches.targets.remove(&key);
+            batch.caches.tails.insert(key);
+            return Ok(());
+        }
         self.update_seldom(batch, cached, after)?;
-        let Commit { lease, expected, .. } = &self.commit;
+        let Commit { lease, expected, changes, .. } = &self.commit;
         let Columns { place, .. } = Place::Held(self.holder(cached)).columns();
         let epoch = integer(lease.epoch.0);
-        let before = integer(expected.0);
-        cached.state.lease.version = expected.next();
-        cached.state.anchor.version = expected.next();
-        let head = cached.state.anchor.head;
+        let before = integer(cached.state.written.version.0);
+        let version = expected.next();
+        (cached.state.lease.version, cached.state.anchor.version) = (version, version);
+        let (head, now) = (cached.state.anchor.head, integer(version.0));
         let settled = cached.state.is_newborn.then(|| Place::Held(self.holder(cached).settled()));
         let to = after.map(|after| after.place).or(settled);
         let room = cached.state.sheet_room(to.map(Place::columns));
+        let is_open = cached.state.cold.keeping.is_open();
+        cached.state.cold.has_tail = self.is_plain && after.is_none() && cached.is_warm && !is_open;
         let LeaseState { cold, anchor, .. } = &cached.state;
-        let marks = if cold.keeping.is_open() { batch.caches.answers.marks(key) } else { &[] };
-        let sheet = self.sheet.padded(cold, marks, anchor, |length| room::filled(length, room));
+        let marks = if is_open { batch.caches.answers.marks(key) } else { &[] };
+        let draft = self.sheet.get_or_insert_with(|| Draft::new(&changes.summary, &changes.state));
+        let sheet = draft.padded(cold, marks, anchor, |length| room::filled(length, room));
         let length = sheet.len();
         let changed = match to {
             None => {
                 let keep = batch.frequent(Frequent::ExecutionKeep)?;
-                keep.execute((key, epoch, place, before, head, sheet))?
+                keep.execute((key, epoch, place, before, head, sheet, now))?
             }
             Some(Place::Finished(at)) => {
                 let end = batch.frequent(Frequent::ExecutionEnd)?;
-                end.execute((key, epoch, place, before, head, sheet, at.as_micros()))?
+                end.execute((key, epoch, place, before, head, sheet, at.as_micros(), now))?
             }
             Some(released) => {
                 let Columns { place: to, rank, place_at } = released.columns();
                 let release = batch.frequent(Frequent::ExecutionRelease)?;
-                release.execute((key, epoch, place, before, head, sheet, to, rank, place_at))?
+                release.execute((key, epoch, place, before, head, sheet, to, rank, place_at, now))?
             }
         };
         if changed != 1 {
             let what = format!("the row of execution {key} is not what it was a moment ago");
             return Err(Stop::corrupt(what));
         }
+        cached.state.written = Written { head, version, steady: Steady::of(&changes.summary) };
+        cached.is_warm = true;
         cached.state.fill(length);
         batch.caches.targets.remove(&key);
         if after.is_some() {
@@ -393,6 +431,23 @@ impl CommitWork {
         }
         cached.state.is_newborn = false;
         Ok(())
+    }
+
+    /// Whether the row of the execution stays as it is, because its journal says the rest. The
+    /// commit is then compared with the remembered lease alone: that is the row's own, because no
+    /// other connection has written since, and every change of a lease by this one forgets it.
+    fn leaves_row(&self, cached: &CachedRow, after: Option<After>) -> bool {
+        let LeaseState { cold, written, anchor, takeover_count, listed, .. } = &cached.state;
+        let summary = &self.commit.changes.summary;
+        self.is_plain
+            && cold.has_tail
+            && after.is_none()
+            && !cached.state.is_newborn
+            && !cold.keeping.is_open()
+            && (anchor.head <= written.head.saturating_add(TAIL_ROWS) || planted(Bug::TailTooLong))
+            && (written.steady == Steady::of(summary) || planted(Bug::TailChangesTimes))
+            && *listed == indexed(summary.status).map(i64::from)
+            && (*takeover_count == 0 || !self.commit.ends_suspicion())
     }
 
     /// Returns the holder, as the row has it.

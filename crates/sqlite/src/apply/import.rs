@@ -14,7 +14,7 @@ use crate::job::Operation;
 use crate::journal;
 use crate::place::{Place, ReadyQueue};
 use crate::room::Room;
-use crate::rows::{LeaseState, indexed, integer, unsigned};
+use crate::rows::{LeaseState, Written, indexed, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Identity};
 use crate::sql;
 use crate::view::View;
@@ -67,8 +67,11 @@ fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entr
     let key = batch.caches.next_execution_key(batch.connection)?;
     let parent = batch.parent_key(began.start, namespace)?;
     let identity = Identity { key, namespace, id: import.address().id.as_str(), queue, parent };
-    let mut cached =
-        CachedRow { state: unwritten(import, identity, (began.start, first)), rows: Newest::new() };
+    let mut cached = CachedRow {
+        state: unwritten(import, identity, (began.start, first)),
+        rows: Newest::new(),
+        is_warm: false,
+    };
     let owner = journal::owner_bytes(namespace, import.address().id.as_str());
     write_runs(batch, (key, owner), &mut cached, &import.runs)?;
     let place = match settled.finished_at {
@@ -113,6 +116,7 @@ fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &
         takeover_count,
         care_at: None,
         room: Room::default(),
+        written: Written { head: 0, version, steady: None },
     }
 }
 

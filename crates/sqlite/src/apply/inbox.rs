@@ -332,7 +332,7 @@ impl Found for Finding<'_, '_> {
     }
 
     fn execution(&self) -> Result<&Execution, Stop> {
-        self.target.execution().map_err(|error| Stop::from(error).aside())
+        self.target.execution(self.batch.connection).map_err(Stop::aside)
     }
 
     fn first_start(&mut self) -> Result<Arc<Start>, Stop> {

@@ -17,7 +17,7 @@ use crate::error::Stop;
 use crate::journal::{self, Link};
 use crate::place::{self, Columns, Holder, Place, ReadyQueue};
 use crate::room::{self, Room};
-use crate::rows::{LeaseState, Target, indexed, integer, unsigned};
+use crate::rows::{LeaseState, Target, Written, indexed, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity};
 use crate::sql;
 
@@ -92,6 +92,7 @@ impl Batch<'_> {
                 None => summary.care_at,
             },
             room: Room::default(),
+            written: Written { head: row, version: Version(0), steady: None },
         };
         let of = (parent, start.parent.as_ref().map(|parent| parent.run));
         let columns = Inserted { key, namespace, of, place, summary: &summary };
@@ -101,13 +102,7 @@ impl Batch<'_> {
             return Ok(None);
         }
         let record = Record::of(&entry);
-        let buffer = std::mem::take(&mut self.caches.owner);
-        let owner = journal::put_owner(buffer, (namespace, execution.address().id.as_str()));
-        for pack in journal::packed(std::slice::from_ref(&record)).iter_mut() {
-            let happened = Some(Happening::Began as u8);
-            pack.write(self, &Link { row, key, previous: None, happened, skip: Some(&owner) })?;
-        }
-        self.caches.put_away(owner);
+        self.begin_journal((key, row), &record, (namespace, execution.address().id.as_str()))?;
         self.tag(start, (namespace, key))?;
         if state.care_at.is_some() {
             self.set_care(key, state.care_at)?;
@@ -135,6 +130,22 @@ impl Batch<'_> {
             inbox: InboxPage::default(),
         };
         Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
+    }
+
+    /// Writes the first row of a journal.
+    fn begin_journal(
+        &mut self,
+        (key, row): (i64, i64),
+        first: &Record,
+        owner: (i64, &str),
+    ) -> Result<(), Stop> {
+        let owner = journal::put_owner(std::mem::take(&mut self.caches.owner), owner);
+        for pack in journal::packed(std::slice::from_ref(first)).iter_mut() {
+            let happened = Some(Happening::Began as u8);
+            pack.write(self, &Link { row, key, previous: None, happened, skip: Some(&owner) })?;
+        }
+        self.caches.put_away(owner);
+        Ok(())
     }
 
     /// Returns the place of a new execution: with the session that offers to run it, if it may.
@@ -208,7 +219,8 @@ impl Batch<'_> {
 
     /// Remembers an execution that was created under a lease: its commit comes soon.
     fn remember_newborn(&mut self, key: i64, state: LeaseState) {
-        self.caches.rows.insert(key, CachedRow { state, rows: Newest::from_slice(&[state.anchor.head]) });
+        let rows = Newest::from_slice(&[state.anchor.head]);
+        self.caches.rows.insert(key, CachedRow { state, rows, is_warm: true });
         self.caches.inboxes.insert(key, Inbox::default());
     }
 

@@ -26,13 +26,13 @@ impl Batch<'_> {
     pub(crate) fn retry(&mut self, target: &Target, message: &Message) -> Result<Put, Stop> {
         let key = ExecutionKey(unsigned(target.key));
         let now = self.now();
-        let state =
-            LeaseState::read(self.connection, target.key).map_err(|error| Stop::from(error).aside())?;
+        let state = LeaseState::read(self.connection, target.key).map_err(Stop::aside)?;
         let state = state.ok_or_else(|| Stop::corrupt(format!("execution {} is gone", target.key)))?;
         let first = first_entry(self.connection, target.key, state.cold.first).map_err(Stop::aside)?;
         let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
         // Before anything is written: a refusal leaves no trace.
-        let (execution, entries) = target.execution()?.retried(began, message.by.clone(), now)?;
+        let (execution, entries) =
+            target.execution(self.connection)?.retried(began, message.by.clone(), now)?;
         let kept = self.kept_by(target.key).map_err(Stop::aside)?;
         if !self.insert_read(target.key, &message.id)? {
             return Ok(Put::Duplicate(key));
@@ -41,7 +41,7 @@ impl Batch<'_> {
             self.let_go(kept)?;
         }
         self.forget_orders(target.key)?;
-        let mut cached = CachedRow { state, rows: Newest::new() };
+        let mut cached = CachedRow { state, rows: Newest::new(), is_warm: false };
         let records: Vec<_> = entries.iter().map(Record::of).collect();
         journal::begin_run(self, target.key, &mut cached, &records)?;
         let summary = execution.summary_at_start(now);

@@ -94,6 +94,7 @@ impl Operation for HeartbeatWork {
             Some(believed) => compare(batch, id, (believed, taken))?,
             None => Agreement::Agreed,
         };
+        batch.take_in_tails()?;
         Ok(Heartbeat::Refreshed { expires_at, leases })
     }
 }
@@ -181,6 +182,7 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     }
     // Whether a caretaker has to look at an execution depends on its unread messages.
     batch.settle_held(session)?;
+    batch.take_in_tails()?;
     let now = batch.now();
     let (ready_at, look_at) = (now.as_micros(), now.after(care::ORDER_GRACE).as_micros());
     let mut release = batch.connection.prepare_cached(sql::SESSION_RELEASE)?;

@@ -16,6 +16,7 @@ use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
 use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{epoch, indexed, integer, status, timestamp_maybe};
 use crate::sheet::{Base, Cold};
+use crate::tail::{Current, Steady};
 use crate::view::{address, run_chain};
 use crate::{newborns, sql};
 
@@ -51,6 +52,7 @@ pub(crate) fn examine(
 ) -> Result<Verdict, Stop> {
     let checked = Suspect::read(row)
         .map_err(Stop::from)
+        .and_then(|suspect| suspect.follow(connection))
         .and_then(|suspect| check_execution(connection, (interned, now), (suspect, counts)));
     match checked {
         Ok(None) => Ok(Verdict::Sound),
@@ -81,7 +83,7 @@ pub(crate) fn examine_one(
 
 /// The columns of an execution's row that can be wrong.
 struct Suspect {
-    chain: Chain,
+    current: Current,
     namespace: i64,
     id: String,
     parent: Option<i64>,
@@ -95,7 +97,6 @@ struct Suspect {
     is_sealed: bool,
     cold: Cold,
     summary: Summary,
-    execution: Execution,
 }
 
 impl Suspect {
@@ -103,9 +104,8 @@ impl Suspect {
         let base = Base::read(row)?;
         let (_epoch, _takeover_count): (_, u32) = (epoch(row, 8)?, row.get(15)?);
         let sheet = base.sheet()?;
-        let execution = sheet.execution()?;
         Ok(Self {
-            chain: Chain::of(&base, &sheet.cold, &execution),
+            current: Current::read(&base, &sheet)?,
             namespace: base.namespace,
             id: base.id.to_owned(),
             parent: base.parent,
@@ -119,8 +119,20 @@ impl Suspect {
             is_sealed: row.get(16)?,
             cold: sheet.cold,
             summary: sheet.summary()?,
-            execution,
         })
+    }
+
+    /// Continues with the tail of its journal, which agrees with the row.
+    fn follow(mut self, connection: &Connection) -> Result<Self, Stop> {
+        self.current = self.current.follow(connection)?;
+        self.version = self.current.version;
+        if let Some(last) = self.current.summary.take() {
+            if Steady::of(&last) != Steady::of(&self.summary) {
+                return Err(Stop::corrupt("its row has another status or time than its journal"));
+            }
+            self.summary = last;
+        }
+        Ok(self)
     }
 }
 
@@ -130,7 +142,7 @@ fn check_execution(
     (interned, now): (&Interned, Timestamp),
     (suspect, found): (Suspect, &mut Counts),
 ) -> Result<Option<String>, Stop> {
-    let mut run = Run { number: suspect.cold.run, chain: suspect.chain };
+    let mut run = Run { number: suspect.cold.run, chain: suspect.current.chain };
     found.count(&run.chain);
     if interned.namespace(suspect.namespace).is_none() {
         return Ok(Some("the name of its namespace is damaged".to_owned()));
@@ -149,8 +161,9 @@ fn check_execution(
             Err(problem) => return Ok(Some(format!("run {}: {problem}", run.number))),
         }
     }
-    let earlier: u32 =
-        connection.prepare_cached(sql::VERIFY_RUN_COUNT)?.query_row([suspect.chain.key], |row| row.get(0))?;
+    let earlier: u32 = connection
+        .prepare_cached(sql::VERIFY_RUN_COUNT)?
+        .query_row([suspect.current.chain.key], |row| row.get(0))?;
     if earlier.checked_add(1) != Some(suspect.cold.run) {
         return Ok(Some("it has other runs than it says".to_owned()));
     }
@@ -162,17 +175,17 @@ fn check_execution(
     {
         return Ok(Some("its journal is that of another id".to_owned()));
     }
-    if let Some(problem) = check_inbox(connection, suspect.chain.key)? {
+    if let Some(problem) = check_inbox(connection, suspect.current.chain.key)? {
         return Ok(Some(problem));
     }
-    let stored = suspect.execution.clone().at(address);
+    let stored = suspect.current.execution.clone().at(address);
     if folded.as_ref() != Some(&stored) {
         return Ok(Some("its state is not what its journal adds up to".to_owned()));
     }
     if let Some(problem) = check_other_rows(connection, &suspect)? {
         return Ok(Some(problem));
     }
-    let cared = (suspect.chain.key, suspect.care_at);
+    let cared = (suspect.current.chain.key, suspect.care_at);
     if !is_looked_after(connection, cared, (suspect.place, &stored))? {
         return Ok(Some("a caretaker would look at it at a wrong time".to_owned()));
     }
@@ -192,7 +205,7 @@ fn check_tags(
     if !suspect.cold.tagged {
         return Ok(None);
     }
-    let key = suspect.chain.key;
+    let key = suspect.current.chain.key;
     let start = first_start(connection, key, origin)?;
     let tags: HashSet<_> = start.tags.iter().map(|tag| (tag.key.as_str(), tag.value.as_str())).collect();
     found.tag_count += tags.len() as u64;
@@ -255,13 +268,13 @@ fn check_other_rows(connection: &Connection, suspect: &Suspect) -> Result<Option
         return Ok(Some(format!("it is held by session {}, which is not registered", session.0)));
     }
     if let Some(holder) = suspect.place.holder().filter(|holder| holder.is_newborn)
-        && newborns::from(connection, holder.session)? > suspect.chain.key
+        && newborns::from(connection, holder.session)? > suspect.current.chain.key
         && !planted(Bug::NewbornSearchUnchecked)
     {
         return Ok(Some(format!("the end of session {} would not find it", holder.session.0)));
     }
     let is_asleep = matches!(suspect.place, Place::Waiting | Place::Timer(..));
-    let awaited = is_asleep.then(|| awaited(connection, suspect.chain.key, &suspect.summary));
+    let awaited = is_asleep.then(|| awaited(connection, suspect.current.chain.key, &suspect.summary));
     let awaited = awaited.transpose()?.flatten();
     Ok(awaited.map(|message| format!("message {:?}, which it waits for, would not wake it", message.id)))
 }

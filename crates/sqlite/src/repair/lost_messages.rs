@@ -171,7 +171,7 @@ fn lost_answer(
     let Some(target) = Target::read(connection, found.namespace, &found.beside(child))? else {
         return Ok(Some(lost("which is not there, and has no answer of it", None)));
     };
-    let state = target.execution()?;
+    let state = target.execution(connection)?;
     if !state.is_finished() && state.was_started_by(&found.execution, op) {
         return Ok(None);
     }
@@ -201,7 +201,7 @@ fn end_of_child(
     found: &Known,
     (op, target): (&Op, &Target),
 ) -> Result<ChildEnd, Stop> {
-    let state = target.execution()?;
+    let state = target.execution(connection)?;
     let head = LegibleRow::find(connection, target.key)?.and_then(|legible| legible.head);
     let mut head = head.ok_or_else(|| Stop::corrupt("its head is damaged"))?;
     for run in (1..=state.run()).rev() {

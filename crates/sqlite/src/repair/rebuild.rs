@@ -24,7 +24,7 @@ use crate::mail::message;
 use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{Raw, indexed, integer, micros};
 use crate::sheet::{Cold, Draft, Sheet};
-use crate::sql;
+use crate::{sql, tail};
 
 /// Rebuilds some executions as far as possible.
 pub(crate) struct RepairWork {
@@ -207,8 +207,9 @@ fn judge(
         (None, _) => Err(Stop::corrupt("its journal is missing, or cannot be read to its end")),
         (Some(last), Some(head)) if last == head => Ok((told.expect("there is a head")?, None)),
         (Some(last), head) => {
-            let truth = Truth::read(batch, legible.key, last);
-            if let Ok(truth) = truth
+            if let Ok(truth) = Truth::read(batch, legible.key, last)
+                && let Some(head) = sealed_with(batch, legible, &truth)?
+                && let Ok(truth) = Truth::read(batch, legible.key, head)
                 && let Some(opened) = open(batch, legible, &truth)?
             {
                 return Ok((truth, Some(opened)));
@@ -222,32 +223,51 @@ fn judge(
     }
 }
 
-/// Opens the sheet of a row, with the journal's values for the columns that it was sealed with.
-/// Returns it if it opens and agrees with the journal.
-fn open(batch: &mut Batch<'_>, legible: &LegibleRow, truth: &Truth) -> Result<Option<Opened>, Stop> {
+/// Returns the row that was the head when the sheet was sealed: the last row of the journal, or one
+/// that a tail follows.
+fn sealed_with(batch: &mut Batch<'_>, legible: &LegibleRow, truth: &Truth) -> Result<Option<i64>, Stop> {
     let (Some(bytes), Some(version)) = (&legible.sheet, legible.version) else { return Ok(None) };
+    let standings = standings(batch, legible, truth)?;
+    let heads = tail::rows_to(batch.connection, legible.key, truth.head())?;
+    Ok(heads.into_iter().find(|head| {
+        let anchor = |standing| truth.anchor(standing, version).at(*head);
+        standings.iter().any(|standing| Sheet::open(bytes, &anchor(*standing)).is_ok())
+    }))
+}
+
+/// Returns the queues and parents that an execution may have.
+fn standings(
+    batch: &mut Batch<'_>,
+    legible: &LegibleRow,
+    truth: &Truth,
+) -> Result<Vec<(ReadyQueue, Option<i64>)>, Stop> {
     let told = batch.parent_key(&truth.start, truth.namespace)?;
     let parents = [legible.parent, Some(told)];
     let parents =
         parents.into_iter().flatten().filter(|parent| truth.start.parent.is_some() || parent.is_none());
     let parents: Vec<Option<i64>> = parents.collect();
-    for queue in queues(batch, truth)? {
-        for parent in &parents {
-            let anchor = truth.anchor((queue, *parent), version);
-            let sheet = match Sheet::open(bytes, &anchor) {
-                Ok(sheet) => sheet,
-                Err(error) if error.is_newer() => return Err(error.into()),
-                Err(_) => continue,
-            };
-            let (summary, state) = (sheet.summary()?, sheet.execution()?.at(truth.address.clone()));
-            // The journal does not tell where answers are.
-            let cold = Cold { keeping: truth.cold.keeping, ..sheet.cold };
-            if state != truth.execution || cold != truth.cold {
-                return Ok(None);
-            }
-            let sheet = bytes.clone();
-            return Ok(Some(Opened { summary, queue, parent: *parent, sheet, is_found: true }));
+    let queues = queues(batch, truth)?;
+    Ok(queues.iter().flat_map(|queue| parents.iter().map(|parent| (*queue, *parent))).collect())
+}
+
+/// Opens the sheet of a row, with the journal's values for the columns that it was sealed with.
+/// Returns it if it opens and agrees with the journal.
+fn open(batch: &mut Batch<'_>, legible: &LegibleRow, truth: &Truth) -> Result<Option<Opened>, Stop> {
+    let (Some(bytes), Some(version)) = (&legible.sheet, legible.version) else { return Ok(None) };
+    for (queue, parent) in standings(batch, legible, truth)? {
+        let sheet = match Sheet::open(bytes, &truth.anchor((queue, parent), version)) {
+            Ok(sheet) => sheet,
+            Err(error) if error.is_newer() => return Err(error.into()),
+            Err(_) => continue,
+        };
+        let (summary, state) = (sheet.summary()?, sheet.execution()?.at(truth.address.clone()));
+        // The journal does not tell where answers are, nor whether it may go on.
+        let Cold { keeping, has_tail, .. } = truth.cold;
+        let cold = Cold { keeping, has_tail, ..sheet.cold };
+        if state != truth.execution || cold != truth.cold {
+            return Ok(None);
         }
+        return Ok(Some(Opened { summary, queue, parent, sheet: bytes.clone(), is_found: true }));
     }
     Ok(None)
 }

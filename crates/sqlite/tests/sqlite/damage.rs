@@ -15,6 +15,7 @@ fn problems(damage: &str) -> String {
     let seat = fixture.seat(&store);
     let mut held = seat.born("a");
     (1..200).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
+    seat.beat();
     submit(&store, vec![start("b"), signal("s", "b")]).expect("it is taken");
     assert!(store.verify().expect("it is looked at").is_sound());
     fixture.raw().execute_batch(damage).expect("the damage can be done");

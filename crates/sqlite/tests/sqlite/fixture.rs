@@ -12,8 +12,8 @@ use abide_core::{
 use abide_sqlite::{Options, SqliteStore, StepConnection};
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{
-    Changes, Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Result,
-    Retire, Snapshot, Store, Submit, Submitted, Target, Transacted, Transaction, View, Worker,
+    Beat, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record,
+    Result, Retire, Snapshot, Store, Submit, Submitted, Target, Transacted, Transaction, View, Worker,
 };
 
 pub(crate) struct Fixture {
@@ -264,6 +264,11 @@ impl Seat {
         };
         let mut held = held.clone();
         Commit { transaction: Some(Transaction(Arc::new(run))), ..self.draft(&mut held, Vec::new()) }
+    }
+
+    /// Sends a heartbeat, after which no row is behind its journal.
+    pub(crate) fn beat(&self) {
+        block_on(self.store.heartbeat(Beat::of(self.session))).expect("a heartbeat is answered");
     }
 
     pub(crate) fn retire(&self) {

@@ -32,5 +32,6 @@ mod processes;
 mod rebuilds;
 mod repairs;
 mod runs;
+mod tails;
 mod transactions;
 mod types;

@@ -1,0 +1,208 @@
+//! The tail of a journal: rows behind the head that the row of its execution names.
+//!
+//! A commit that only adds entries, and whose holder keeps the lease, does not write the row of its
+//! execution if everything in it follows from the journal. The row says so beforehand
+//! ([`Cold::has_tail`](crate::sheet::Cold)). Each row of a tail is one commit, and has the summary
+//! of that commit behind its entries. A tail ends within [`TAIL_ROWS`] rows of the table, so a
+//! reader finds it without an index. Every reader of a version, a head, a count or a state follows
+//! it: this process, another one, the next holder, `verify`.
+//!
+//! Status, times and the messages that wake an execution are the same in its row and in its tail.
+//! Decisions about messages and places are therefore made without it.
+
+use abide_core::planted::{Bug, planted};
+use abide_core::{Execution, Listens, Status, Summary, Timestamp, Version, codec};
+use abide_store::Record;
+use rusqlite::Connection;
+
+use crate::batch::{Batch, Frequent};
+use crate::caches::CachedRow;
+use crate::error::Stop;
+use crate::journal::{Chain, Found};
+use crate::place::{Columns, Holder, Place};
+use crate::rows::{Written, integer, number};
+use crate::sheet::{Base, Draft, Sheet};
+use crate::{room, sql};
+
+/// How many rows of the table a tail extends over at most, those of other executions included. A
+/// reader goes through all of them, which takes about a quarter of a millisecond.
+pub(crate) const TAIL_ROWS: i64 = 1_024;
+
+/// The facts in the row of an execution that its tail continues.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    pub(crate) version: Version,
+    pub(crate) chain: Chain,
+    pub(crate) execution: Execution,
+    /// The summary of the last commit in the tail, if there is a tail.
+    pub(crate) summary: Option<Summary>,
+    has_tail: bool,
+}
+
+impl Current {
+    /// Returns the facts about an execution that exists.
+    pub(crate) fn find(connection: &Connection, key: i64) -> Result<Self, Stop> {
+        let mut statement = connection.prepare_cached(sql::EXECUTION_LEASED)?;
+        let found = statement.query_row([key], |row| {
+            let base = Base::read(row)?;
+            Self::read(&base, &base.sheet()?)
+        })?;
+        drop(statement);
+        found.follow(connection)
+    }
+
+    /// Returns the facts as they are in the row.
+    pub(crate) fn read(base: &Base<'_>, sheet: &Sheet<'_>) -> rusqlite::Result<Self> {
+        Self::of(base.key, (base.anchor.head, base.anchor.version), sheet)
+    }
+
+    pub(crate) fn of(key: i64, (head, version): (i64, Version), sheet: &Sheet<'_>) -> rusqlite::Result<Self> {
+        let execution = sheet.execution()?;
+        let chain = Chain {
+            key,
+            first: sheet.cold.first,
+            head,
+            entry_count: execution.entry_count(),
+            row_count: sheet.cold.row_count,
+        };
+        Ok(Self { version, chain, execution, summary: None, has_tail: sheet.cold.has_tail })
+    }
+
+    /// Continues with the tail. The caller has begun a transaction, so rows do not change
+    /// meanwhile.
+    pub(crate) fn follow(mut self, connection: &Connection) -> Result<Self, Stop> {
+        if !self.has_tail || planted(Bug::TailUnread) {
+            return Ok(self);
+        }
+        let mut statement = connection.prepare_cached(sql::JOURNAL_TAIL)?;
+        let head = self.chain.head;
+        let mut rows = statement.query([head, head.saturating_add(TAIL_ROWS)])?;
+        while let Some(row) = rows.next()? {
+            let (owner, previous) = (number(row, 1)?, number(row, 2)?);
+            let (is_its, is_next) = (owner == Some(self.chain.key), previous == Some(self.chain.head));
+            // A row that has lost its owner or its predecessor is still one of the two. If it were
+            // passed over, everything that it records would happen again.
+            if !is_its && (!is_next || planted(Bug::TailPassedOver)) {
+                continue;
+            }
+            let (number, found) = (row.get(0)?, Found::read(row)?);
+            if !is_its || !is_next {
+                return Err(Stop::corrupt(format!(
+                    "journal row {number} does not follow row {} of execution {}",
+                    self.chain.head, self.chain.key
+                )));
+            }
+            self.add(number, &found)?;
+        }
+        Ok(self)
+    }
+
+    /// Adds one row.
+    fn add(&mut self, row: i64, found: &Found<'_>) -> Result<(), Stop> {
+        let damaged = |what: String| Stop::corrupt(format!("journal row {row}: {what}"));
+        for record in found.records() {
+            let (seq, bytes) = record?;
+            let expected = self.chain.entry_count + 1;
+            if seq != expected {
+                return Err(damaged(format!("entry {seq} stands where {expected} belongs")));
+            }
+            let entry = Record { seq, bytes: bytes.to_vec() }.entry();
+            self.execution.apply(&entry.map_err(|error| damaged(error.to_string()))?);
+            self.chain.entry_count = seq;
+        }
+        let summary = found.summary().ok_or_else(|| damaged("it has no summary".to_owned()))?;
+        self.summary = Some(codec::decode(summary)?);
+        self.chain.head = row;
+        self.chain.row_count += 1;
+        self.version = self.version.next();
+        Ok(())
+    }
+}
+
+/// Returns the rows one of which is the head, if `last` is the last row of a journal, newest first.
+/// Few rows follow a head before its heartbeat.
+pub(crate) fn rows_to(connection: &Connection, key: i64, last: i64) -> Result<Vec<i64>, Stop> {
+    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
+    let mut found = vec![last];
+    let mut next = Some(last);
+    while let Some(row) = next.take() {
+        let mut rows = statement.query([row, key])?;
+        let Some(read) = rows.next()?.map(Found::read) else { break };
+        // Only rows with a summary can be part of a tail, and have their head before them.
+        next = read.ok().filter(|read| read.summary().is_some()).and_then(|read| read.previous);
+        next = next.filter(|previous| last - previous <= TAIL_ROWS);
+        found.extend(next);
+    }
+    Ok(found)
+}
+
+/// The part of a summary that is the same in a row and in its tail: it decides about places and
+/// messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Steady {
+    status: Status,
+    listens: Listens,
+    wake_at: Option<Timestamp>,
+    care_at: Option<Timestamp>,
+}
+
+impl Steady {
+    /// Returns that part; nothing for a summary with seldom facts, which a store decides by too.
+    pub(crate) fn of(summary: &Summary) -> Option<Self> {
+        let Summary { status, listens, wake_at, care_at, .. } = *summary;
+        let is_usual =
+            summary.cared_epoch.is_none() && summary.suspicion.is_none() && summary.unclaimed.is_none();
+        is_usual.then_some(Self { status, listens, wake_at, care_at })
+    }
+}
+
+/// The most tails that one heartbeat takes in.
+const TAKEN_COUNT_MAX: usize = 1_024;
+
+impl Batch<'_> {
+    /// Writes the rows of executions whose journals have tails, so that no tail gets old: a reader
+    /// need not look for it, and a journal that has lost its last rows is noticed by its head.
+    pub(crate) fn take_in_tails(&mut self) -> Result<(), Stop> {
+        let keys: Vec<i64> = self.caches.tails.iter().copied().take(TAKEN_COUNT_MAX).collect();
+        for key in keys {
+            self.caches.tails.remove(&key);
+            let Some(mut cached) = self.caches.rows.remove(&key) else { continue };
+            match self.take_in(key, &mut cached) {
+                Ok(()) => _ = self.caches.rows.insert(key, cached),
+                // Its holder reads the same rows, and sets it aside.
+                Err(stop) if stop.damage().is_some() => {
+                    tracing::error!(key, damage = stop.complaint(), "the tail of a journal is damaged");
+                }
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, key: i64, cached: &mut CachedRow) -> Result<(), Stop> {
+        let state = &mut cached.state;
+        let (true, Some(session)) = (state.cold.has_tail, state.lease.session) else { return Ok(()) };
+        let current = Current::find(self.connection, key)?;
+        let Some(summary) = current.summary else { return Ok(()) };
+        if (current.chain.head, current.version) != (state.anchor.head, state.anchor.version) {
+            return Err(Stop::corrupt(format!("the journal of execution {key} does not end where it did")));
+        }
+        let holder = Holder { session, request: 0, beat: state.given_beat, position: 0, is_newborn: false };
+        let Columns { place, .. } = Place::Held(holder).columns();
+        let room = state.sheet_room(None);
+        state.cold.has_tail = false;
+        let mut draft = Draft::of(&summary, &current.execution);
+        let sheet = draft.padded(&state.cold, &[], &state.anchor, |length| room::filled(length, room));
+        let Written { version: before, .. } = state.written;
+        let (head, version) = (state.anchor.head, state.anchor.version);
+        let keep = self.frequent(Frequent::ExecutionKeep)?;
+        let versions = [before, version].map(|version| integer(version.0));
+        let row = (key, integer(state.lease.epoch.0), place, versions[0], head, sheet, versions[1]);
+        if keep.execute(row)? != 1 {
+            return Err(Stop::corrupt(format!("the row of execution {key} is not what it was a moment ago")));
+        }
+        state.fill(sheet.len());
+        state.written = Written { head, version, ..state.written };
+        Ok(())
+    }
+}

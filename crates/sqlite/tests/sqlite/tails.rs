@@ -1,0 +1,266 @@
+//! Tails of journals: commits that leave the row of their execution as it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{Summary, Waiting};
+use abide_sqlite::SqliteStore;
+use abide_store::conformance::block_on;
+use abide_store::{Commit, CommitOutcome, Hold, List, Store, View};
+
+use crate::fixture::{Fixture, Held, Seat, complete, damaged, look, signal, step, submit};
+
+/// How far the head of `a` is behind its last row.
+fn tail_length(fixture: &Fixture) -> i64 {
+    const LENGTH: &str = "
+        SELECT MAX(j.row) - e.head FROM abide_executions AS e JOIN abide_journal AS j ON j.execution = e.key
+        WHERE e.id = 'a'";
+    fixture.raw().query_row(LENGTH, [], |row| row.get(0)).expect("it can be read")
+}
+
+/// Returns a store in which `a` has this many steps, of which all but the first are a tail.
+fn with_tail(fixture: &Fixture, step_count: u32) -> (Arc<SqliteStore>, Seat, Held) {
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    (1..=step_count).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
+    assert_eq!(tail_length(fixture), i64::from(step_count) - 1);
+    (store, seat, held)
+}
+
+/// Changes the summary of a commit.
+fn summed_up(mut commit: Commit, summary: impl FnOnce(Summary) -> Summary) -> Commit {
+    let changes = Arc::make_mut(&mut commit.changes);
+    changes.summary = summary(changes.summary.clone());
+    commit
+}
+
+fn assert_sound(store: &Arc<SqliteStore>) {
+    assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
+}
+
+#[test]
+fn every_reader_follows_a_tail() {
+    let fixture = Fixture::new();
+    let (ours, _seat, held) = with_tail(&fixture, 300);
+    for store in [ours, fixture.open()] {
+        let found = look(&store, "a");
+        assert_eq!((found.journal.len(), found.lease.version), (301, held.version));
+        assert_eq!(found.execution, held.execution);
+        assert_sound(&store);
+    }
+}
+
+#[test]
+fn the_waits_of_a_tail_are_shown_and_listed() {
+    let fixture = Fixture::new();
+    let (store, seat, mut held) = with_tail(&fixture, 3);
+    let waiting = Waiting::Step { name: crate::fixture::name("last"), attempt: 1 };
+    let commit = seat.draft(&mut held, vec![step(4)]);
+    let commit = summed_up(commit, |summary| Summary { waiting: [waiting.clone()].into(), ..summary });
+    block_on(store.commit(commit)).expect("it is written");
+    assert_eq!(tail_length(&fixture), 3);
+    assert_eq!(look(&store, "a").summary.waiting.as_slice(), std::slice::from_ref(&waiting));
+    let list = List::of(abide_core::Namespace::default(), 10);
+    let listed = block_on(store.list(list)).expect("it is listed").items.remove(0);
+    assert_eq!(listed.summary.waiting.as_slice(), [waiting]);
+}
+
+/// A store decides by these without the tail.
+#[test]
+fn a_commit_that_changes_a_time_or_a_status_writes_the_row() {
+    let fixture = Fixture::new();
+    let (store, seat, mut held) = with_tail(&fixture, 3);
+    let wake_at = Some(abide_core::Timestamp::from_millis(77));
+    let commit = seat.draft(&mut held, vec![step(4)]);
+    block_on(store.commit(summed_up(commit, |summary| Summary { wake_at, ..summary })))
+        .expect("it is written");
+    assert_eq!((tail_length(&fixture), look(&store, "a").summary.wake_at), (0, wake_at));
+}
+
+#[test]
+fn a_tail_ends_where_readers_stop_to_look() {
+    let fixture = Fixture::new();
+    let (store, seat, mut held) = with_tail(&fixture, 1_024);
+    let mut longest = 0;
+    for nth in 1_025..=3_100 {
+        seat.record(&mut held, vec![step(nth)]);
+        longest = longest.max(tail_length(&fixture));
+    }
+    assert_eq!(longest, 1_024);
+    assert_eq!(look(&store, "a").execution, held.execution);
+    assert_sound(&store);
+}
+
+/// Rows of others count: a reader goes through them too.
+#[test]
+fn a_tail_ends_among_the_rows_of_others() {
+    let fixture = Fixture::new();
+    let (store, seat, mut held) = with_tail(&fixture, 2);
+    let mut other = seat.born("b");
+    (1..1_100).for_each(|nth| seat.record(&mut other, vec![step(nth)]));
+    seat.record(&mut held, vec![step(3)]);
+    assert_eq!(tail_length(&fixture), 0, "its row was written");
+    assert_eq!(look(&store, "a").execution, held.execution);
+}
+
+#[test]
+fn p1_the_next_holder_has_everything_that_a_tail_records() {
+    for is_orderly in [false, true] {
+        let fixture = Fixture::new();
+        let (store, seat, held) = with_tail(&fixture, 200);
+        if is_orderly {
+            seat.retire();
+            assert_eq!(tail_length(&fixture), 0, "nothing is left to be looked for");
+        } else {
+            fixture.clock.advance(Duration::from_secs(60));
+        }
+        let theirs = fixture.open();
+        let mut next = fixture.seat(&theirs);
+        let mut taken: Held = next.claim(true).leased.remove(0).into();
+        assert_eq!((taken.version, &taken.execution), (held.version, &held.execution));
+        next.record(&mut taken, vec![step(201)]);
+        next.record(&mut taken, vec![step(202), complete()]);
+        assert_eq!(look(&theirs, "a").journal.len(), 204);
+        assert_sound(&store);
+    }
+}
+
+#[test]
+fn p3_a_stale_holder_adds_nothing_to_a_tail() {
+    let fixture = Fixture::new();
+    let (store, seat, mut held) = with_tail(&fixture, 5);
+    fixture.clock.advance(Duration::from_secs(60));
+    let theirs = fixture.open();
+    let mut next = fixture.seat(&theirs);
+    let mut taken: Held = next.claim(true).leased.remove(0).into();
+    let late = seat.draft(&mut held, vec![step(6)]);
+    let outcome = block_on(store.commit(late)).expect("it is answered");
+    assert!(matches!(outcome, CommitOutcome::Fenced(_)), "{outcome:?}");
+    next.record(&mut taken, vec![step(6)]);
+    assert_eq!(look(&store, "a").execution, taken.execution);
+    assert_sound(&store);
+}
+
+/// After an unknown outcome only the file can tell whether a commit was applied.
+#[test]
+fn a_commit_in_a_tail_is_recognized_when_it_is_sent_again() {
+    let fixture = Fixture::new();
+    let (store, seat, mut held) = with_tail(&fixture, 5);
+    let commit = seat.draft(&mut held, vec![step(6)]);
+    block_on(store.commit(commit.clone())).expect("it is written");
+    // Another process writes, so nothing that was remembered counts any longer.
+    submit(&fixture.open(), vec![signal("s", "a")]).expect("it is taken");
+    let again = block_on(store.commit(commit)).expect("it is answered");
+    assert!(matches!(again, CommitOutcome::Committed(_)), "{again:?}");
+    assert_eq!(look(&store, "a").journal.len(), 7);
+    seat.record(&mut held, vec![step(7)]);
+    assert_sound(&store);
+}
+
+/// Each of its commits would have to look for the tail again.
+#[test]
+fn there_is_no_tail_while_other_processes_write() {
+    let fixture = Fixture::new();
+    let (store, seat, mut held) = with_tail(&fixture, 5);
+    let theirs = fixture.open();
+    for nth in 6..12 {
+        submit(&theirs, vec![signal(&format!("s-{nth}"), "a")]).expect("it is taken");
+        seat.record(&mut held, vec![step(nth)]);
+        assert_eq!(tail_length(&fixture), 0, "step {nth}");
+    }
+    (12..14).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
+    assert_eq!(tail_length(&fixture), 1, "the first of them has said that there may be one");
+    assert_sound(&store);
+}
+
+#[test]
+fn a_heartbeat_takes_a_tail_in() {
+    let fixture = Fixture::new();
+    let (store, seat, mut held) = with_tail(&fixture, 5);
+    seat.beat();
+    assert_eq!(tail_length(&fixture), 0);
+    assert_eq!(look(&store, "a").lease.version, held.version);
+    (6..9).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
+    assert_eq!(tail_length(&fixture), 2);
+    let given_up = Commit { hold: Hold::Yield, ..seat.draft(&mut held, vec![step(9)]) };
+    block_on(store.commit(given_up)).expect("it is written");
+    assert_eq!(tail_length(&fixture), 0);
+    assert_eq!(look(&store, "a").execution, held.execution);
+    assert_sound(&store);
+}
+
+/// A step whose row was passed over would run again.
+#[test]
+fn p1_a_damaged_row_of_a_tail_is_found_and_never_passed_over() {
+    let damages = [
+        "execution = 2",
+        "execution = NULL",
+        "execution = 'x'",
+        "previous = 1",
+        "previous = NULL",
+        "seq = 9",
+        "body = x'00'",
+        "body = substr(body, 1, length(body) - 1)",
+        "happened = 1",
+    ];
+    // Row 1 is that of the start, row 2 is the head: these are the first, the middle and the last.
+    let rows = damages.iter().flat_map(|damage| ["3", "5", "7"].map(|row| (damage, row)));
+    for (damage, row) in rows {
+        let fixture = Fixture::new();
+        let (store, _seat, _held) = with_tail(&fixture, 6);
+        let damage = ["UPDATE abide_journal SET ", damage, " WHERE row = ", row].concat();
+        fixture.clock.advance(Duration::from_secs(60));
+        let store = damaged(&fixture, &store, &damage);
+        assert!(!store.verify().expect("it is looked at").is_sound(), "{damage}");
+        let claimed = fixture.seat(&store).claim(true);
+        assert!(claimed.leased.is_empty(), "{damage}: {claimed:?}");
+    }
+}
+
+#[test]
+fn a_row_that_a_tail_lacks_is_missed() {
+    let fixture = Fixture::new();
+    let (store, _seat, _held) = with_tail(&fixture, 6);
+    fixture.clock.advance(Duration::from_secs(60));
+    let store = damaged(&fixture, &store, "DELETE FROM abide_journal WHERE row = 5");
+    let problems = store.verify().expect("it is looked at").problems.join("; ");
+    assert!(problems.contains("journal row 6 does not follow row 4"), "{problems}");
+    assert!(fixture.seat(&store).claim(true).leased.is_empty());
+}
+
+#[test]
+fn a_copy_has_the_tail_too() {
+    let fixture = Fixture::new();
+    let (store, _seat, held) = with_tail(&fixture, 40);
+    let (copy, restored) = (fixture.folder.path().join("copy.db"), fixture.folder.path().join("new.db"));
+    store.backup(&copy).expect("it can be copied");
+    SqliteStore::restore(&copy, &restored, &*fixture.clock).expect("it can be restored");
+    let store = SqliteStore::open(&restored, fixture.clock.clone(), Default::default()).expect("it opens");
+    assert_sound(&store);
+    let taken: Held = fixture.seat(&store).claim(true).leased.remove(0).into();
+    assert_eq!((taken.version, &taken.execution), (held.version, &held.execution));
+}
+
+/// The sheet alone says that there is a tail. A column beside it is put right, and the tail stays.
+#[test]
+fn a_column_beside_a_tail_is_put_right() {
+    for damage in ["head = head - 1", "version = version + 7", "queue = 1", "id = 'b'"] {
+        let fixture = Fixture::new();
+        let (store, _seat, held) = with_tail(&fixture, 6);
+        fixture.clock.advance(Duration::from_secs(60));
+        let damage = ["UPDATE abide_executions SET ", damage, " WHERE id = 'a'"].concat();
+        let store = damaged(&fixture, &store, &damage);
+        let mut seat = fixture.seat(&store);
+        seat.claim(true);
+        let repairs = block_on(store.repair()).expect("it is repaired");
+        if damage.contains("version") {
+            // Nothing else says which version the sheet was sealed with.
+            assert_eq!(repairs.left.len(), 1, "{damage}: {repairs:?}");
+            continue;
+        }
+        assert_eq!((repairs.rebuilt.len(), repairs.left.len()), (1, 0), "{damage}: {repairs:?}");
+        assert_sound(&store);
+        assert_eq!(look(&store, "a").execution, held.execution, "{damage}");
+    }
+}
