@@ -1,4 +1,5 @@
-//! Values that JSON cannot change, so that they need not be read back.
+//! Values that JSON cannot change, so that they need not be read back, and texts, which are most of
+//! them.
 //!
 //! Types are compared by name: the type of a step's value may borrow, so it has no `TypeId`. No
 //! other crate can have these names, because every name but a primitive's begins with its crate.
@@ -7,8 +8,9 @@ use std::any::type_name;
 use std::fmt;
 
 use abide_core::Payload;
-use serde::Serialize;
-use serde::ser::{Impossible, Serializer};
+use serde::de::value::{Error as ValueError, StrDeserializer};
+use serde::de::{DeserializeOwned, IntoDeserializer};
+use serde::ser::{Impossible, Serialize, Serializer};
 
 use crate::scratch;
 
@@ -40,6 +42,22 @@ fn is_text<T: ?Sized>() -> bool {
 /// looks at each byte alone, which costs several times as much.
 pub(crate) fn text<T: Serialize + ?Sized>(value: &T) -> Option<Payload> {
     if is_text::<T>() { value.serialize(Text).ok() } else { None }
+}
+
+/// Returns the `String` in JSON without escapes; `None` for every other type and for all other
+/// bytes. A replay reads the result of every step.
+pub(crate) fn read_text<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
+    if !is_text::<T>() {
+        return None;
+    }
+    let [b'"', inner @ .., b'"'] = json else { return None };
+    if has_escapes(inner) {
+        return None;
+    }
+    // The whole is checked, not its inside: a text at an even address is checked faster.
+    let text = std::str::from_utf8(json).ok()?.get(1..json.len() - 1)?;
+    let text: StrDeserializer<'_, ValueError> = text.into_deserializer();
+    T::deserialize(text).ok()
 }
 
 /// Whether JSON has to escape one of these bytes. It looks at all of them, without leaving early,
@@ -149,6 +167,20 @@ mod tests {
             assert!(super::text(&text).is_none(), "{text:?}");
         }
         assert!(text(&1_u8).is_none() && text("a str has no length of its own").is_none());
+    }
+
+    #[test]
+    fn a_text_is_read_as_serde_json_reads_it_or_not_at_all() {
+        let read = |json: &[u8]| read_text::<String>(json);
+        for text in ["", "a", "é\u{7f}\u{2028} /'", &"x".repeat(1_000)] {
+            assert_eq!(read(format!("\"{text}\"").as_bytes()).as_deref(), Some(text));
+        }
+        let others: [&[u8]; 9] =
+            [b"", b"\"", b"1", b" \"a\"", b"\"a\" ", b"\"\\n\"", b"\"a\"b\"", b"\"\x1f\"", b"\"\xff\""];
+        for json in others {
+            assert_eq!(read(json), None, "{json:?}");
+        }
+        assert!(read_text::<serde_json::Value>(b"\"a\"").is_none());
     }
 
     #[test]

@@ -53,6 +53,7 @@ mod route;
 mod run;
 mod site;
 mod start;
+mod step_entry;
 mod summary;
 mod suspicion;
 pub mod text;

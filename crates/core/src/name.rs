@@ -155,6 +155,13 @@ names! {
     Namespace = "namespace";
 }
 
+impl Name {
+    /// Returns the name with a text that was checked before it was recorded.
+    pub(crate) fn recorded(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
 impl Default for Namespace {
     fn default() -> Self {
         Self("default".into())

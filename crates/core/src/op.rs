@@ -222,6 +222,9 @@ impl Uses {
     /// take the record under it, one would receive the result of the other, or run again. Every run
     /// checks this, so the first test of such code finds the clash.
     fn rename(&mut self, wanted: OpUse<'_>, name_hash: u64) -> Result<(), NameClash> {
+        if self.old.is_empty() && wanted.old_names.is_empty() {
+            return Ok(());
+        }
         let OpUse { kind, name, .. } = wanted;
         let renamed = |old: &Name, new: &Name, other: &Name| {
             let (old, new, other) = (old.clone(), new.clone(), other.clone());
@@ -300,11 +303,12 @@ impl Uses {
             OpKind::Accept,
             OpKind::Publish,
         ];
-        if !NAMED.contains(&wanted.kind) {
+        let others = self.kinds & !(1 << wanted.kind as u8);
+        if others == 0 || !NAMED.contains(&wanted.kind) {
             return Ok(());
         }
         let taken = |kind: &OpKind| {
-            let is_used = *kind != wanted.kind && self.kinds & (1 << *kind as u8) != 0;
+            let is_used = others & (1 << *kind as u8) != 0;
             let use_key = use_key(*kind, name_hash);
             is_used && (self.once.contains(use_key) || self.once.contains(use_key ^ KEYED))
         };

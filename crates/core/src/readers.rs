@@ -89,6 +89,7 @@ fn at() -> Address {
 
 fn entry(bytes: &[u8]) -> Verdict {
     let found = record::<Entry>(bytes);
+    assert_eq!(Entry::decode(bytes).ok(), found, "the short way says the same");
     if let Some(entry) = &found {
         let expected = Happening::of(&entry.event).map(|happening| (entry.at, happening));
         assert_eq!(Entry::happening_of(bytes), expected, "its beginning says the same");

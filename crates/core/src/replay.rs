@@ -253,6 +253,12 @@ impl Cursor {
     /// Takes the entry after the last one. `true`: deliver it now, its operation is open (and now
     /// closed).
     pub fn offer(&mut self, entry: &Entry) -> Result<bool, Mismatch> {
+        self.offer_of(entry, entry.event.op().map(Op::index))
+    }
+
+    /// Does the same for a caller that knows the index of the entry's operation.
+    pub fn offer_of(&mut self, entry: &Entry, key: Option<OpIndex>) -> Result<bool, Mismatch> {
+        debug_assert_eq!(key, entry.event.op().map(Op::index), "it is the entry's own");
         debug_assert_eq!(entry.seq, self.passed + 1, "entries are offered in order");
         self.passed = entry.seq;
         match &entry.event {
@@ -273,8 +279,8 @@ impl Cursor {
             _ => {}
         }
         // The decision about a change of the code is known before the replay begins.
-        let Some(op) = entry.event.op().filter(|op| op.kind != OpKind::Patch) else { return Ok(false) };
-        let key = op.index().0;
+        let op = entry.event.op().filter(|op| op.kind != OpKind::Patch);
+        let (Some(op), Some(OpIndex(key))) = (op, key) else { return Ok(false) };
         if !entry.event.is_delivery() {
             // Both events are recorded while their operation is open.
             let is_begun = matches!(entry.event, Event::TimerSet { .. } | Event::AttemptFailed { .. });

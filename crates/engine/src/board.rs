@@ -17,19 +17,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Block, Execution, ExecutionId, Few, Op, OpUse, Origin, Outcome, Payload, Timestamp, Uses,
+    Address, Block, Execution, ExecutionId, Few, Op, OpIndex, OpUse, Origin, Outcome, Payload, Timestamp,
+    Uses,
 };
 
 use crate::line::Line;
 use crate::mailbox::Mailbox;
 use crate::registry::WorkflowCode;
-use closure::StepWaker;
 pub(crate) use closure::timed_out;
+use closure::{StepWaker, Woken};
 pub use identity::run_key;
 pub use inside::Inside;
 pub use interrupt::Interrupt;
-use patch::Patches;
+use patch::{Behind, Patches};
 pub(crate) use root::RootWaker;
 pub use site::Site;
 pub(crate) use site::written as site_text;
@@ -47,11 +49,12 @@ pub(crate) struct Shared {
     /// The mailbox through which the runner's own task is woken.
     mailbox: Arc<Mailbox>,
     /// Operations whose closures asked to be polled.
-    woken: Mutex<Vec<u64>>,
+    woken: Woken,
     /// Whether something other than an operation woke the workflow.
     foreign: AtomicBool,
     /// Whether the workflow's own future asked to be polled again.
     again: AtomicBool,
+    behind: Behind,
     /// The thread that polls the workflow now; 0 for none.
     polling_thread: AtomicU64,
 }
@@ -142,6 +145,8 @@ impl BoardState {
 /// One open operation.
 pub(crate) struct OpenOp {
     pub(crate) op: Op,
+    /// The index of `op`. The runner asks for it several times.
+    pub(crate) key: OpIndex,
     /// The same operation under its other names.
     pub(crate) others: Vec<Op>,
     /// Where the code asked for it.
@@ -161,6 +166,13 @@ impl OpenOp {
     /// Returns the operation under each of its names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Op> {
         std::iter::once(&self.op).chain(&self.others)
+    }
+
+    /// Checks that this is the operation `op`, which was found by its [index](Op::index): an index
+    /// is a hash. Nothing of one operation may reach another. Fails with the one that was found.
+    pub(crate) fn know(&self, op: &Op) -> Result<(), String> {
+        let is_known = self.op == *op || self.others.contains(op) || planted(Bug::IndexIsIdentity);
+        if is_known { Ok(()) } else { Err(format!("{} (at {})", self.op, self.site)) }
     }
 }
 
@@ -222,9 +234,10 @@ impl Board {
             run: execution.run(),
             state: Mutex::new(BoardState::new(execution, now)),
             mailbox,
-            woken: Mutex::default(),
+            woken: Woken::default(),
             foreign: AtomicBool::new(false),
             again: AtomicBool::new(true),
+            behind: Behind::default(),
             polling_thread: AtomicU64::new(0),
         }))
     }
@@ -299,9 +312,10 @@ impl Board {
         let slot = if is_interrupted { OpState::Interrupted } else { OpState::Waiting };
         let id = state.next_slot;
         state.next_slot += 1;
-        let (op_of_slot, waker, closure) = (op.clone(), None, None);
+        let (key, op_of_slot, waker, closure) = (op.index(), op.clone(), None, None);
         let slot = OpenOp {
             op: op_of_slot,
+            key,
             others,
             site,
             request,
@@ -332,7 +346,7 @@ impl Board {
             slot.state = OpState::Waiting;
             state.running_count -= 1;
             // When it is polled once more, the step drops its closure.
-            self.0.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(*id);
+            self.0.woken.add(*id);
             // On a thread of the pool nothing polls, so the runner has to be woken.
             self.0.mailbox.task.wake();
         }
@@ -506,9 +520,7 @@ impl Shared {
 
     /// Takes the reasons to poll the workflow's future, and reports whether there was one.
     pub(crate) fn take_reason_to_poll(&self) -> bool {
-        let woken =
-            std::mem::take(&mut *self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
-        for id in woken {
+        for id in self.woken.take() {
             self.wake_slot(id);
         }
         self.again.swap(false, Ordering::AcqRel)
@@ -516,7 +528,7 @@ impl Shared {
 
     /// Whether a closure has asked to be polled.
     pub(crate) fn has_woken(&self) -> bool {
-        !self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_empty()
+        self.woken.has_any()
     }
 
     /// Whether the workflow's future has a reason to be polled.
@@ -533,17 +545,27 @@ impl Shared {
     }
 
     /// Shows the code the outcome of an operation: marks it and wakes the future that waits for it.
-    pub(crate) fn deliver(&self, id: u64, delivery: Delivery, at: Timestamp) {
-        let waker = {
-            let mut state = self.lock();
-            state.now = at;
-            state.slots.get_mut(&id).and_then(|slot| {
+    /// Fails, with the operation that was found in its place, as [`know`](OpenOp::know) does.
+    pub(crate) fn deliver(
+        &self,
+        id: u64,
+        (op, delivery): (&Op, Delivery),
+        at: Timestamp,
+    ) -> Result<(), String> {
+        let mut state = self.lock();
+        let waker = match state.slots.get_mut(&id) {
+            Some(slot) => {
+                slot.know(op)?;
                 slot.state = OpState::Delivered(delivery);
                 slot.waker.take()
-            })
+            }
+            None => None,
         };
+        state.now = at;
+        drop(state);
         self.as_polling(|| waker.into_iter().for_each(Waker::wake));
         self.again.store(true, Ordering::Release);
+        Ok(())
     }
 
     pub(crate) fn as_polling<T>(&self, action: impl FnOnce() -> T) -> T {

@@ -11,7 +11,8 @@ use crate::driver::Opening;
 use crate::reading::Reading;
 use crate::runtime::Runtime;
 
-/// The entries that were recorded before this replay began. Holds at most about two pages of them.
+/// The entries that were recorded before this replay began. Holds at most about three pages of
+/// them.
 pub(crate) struct Journal {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
@@ -92,15 +93,15 @@ impl Journal {
         self.page.get(index)
     }
 
-    /// Forgets entries that were passed long ago, and requests the next page while this one is in
-    /// use.
+    /// Forgets entries that were passed long ago, and requests the next page when the last one
+    /// comes into use: reading a page takes about as long as using it.
     fn advance(&mut self, seq: u64) {
         while self.first + (PAGE_ENTRY_COUNT as u64) < seq {
             self.page.pop_front();
             self.first += 1;
         }
         let held_to = self.first + self.page.len() as u64 - 1;
-        let is_near_end = held_to < seq + (PAGE_ENTRY_COUNT as u64) / 2;
+        let is_near_end = held_to < seq + PAGE_ENTRY_COUNT as u64;
         if is_near_end && held_to < self.end && self.loading.is_none() {
             self.load(held_to + 1);
         }

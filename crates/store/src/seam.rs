@@ -187,7 +187,7 @@ impl Record {
 
     /// Decodes the entry in this record.
     pub fn entry(&self) -> Result<Entry> {
-        let entry: Entry = codec::decode(&self.bytes).map_err(|error| {
+        let entry = Entry::decode(&self.bytes).map_err(|error| {
             let what = format!("journal entry {}: {error}", self.seq);
             if error.is_newer() { Error::Newer { what } } else { Error::Corrupt { what } }
         })?;

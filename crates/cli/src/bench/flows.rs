@@ -18,6 +18,9 @@ pub(super) const TEXT_BYTES: usize = PAYLOAD_BYTES - 2;
 /// The number of steps of a long journal that are recorded together.
 const BUILD_WIDTH: u64 = 200;
 
+/// The number of digits of a number in a payload or name.
+const DIGIT_COUNT: usize = TEXT_BYTES - FILLING.len();
+
 /// The filler of a payload. It is copied, not formatted: the benchmark's own work should be small.
 const FILLING: &str =
     "..................................................................................................";
@@ -26,14 +29,29 @@ const FILLING: &str =
 pub(super) fn payload(nth: u64) -> String {
     let mut text = String::with_capacity(TEXT_BYTES);
     text.push_str(FILLING);
-    let mut digits = [b'0'; TEXT_BYTES - FILLING.len()];
-    let mut rest = nth;
-    for digit in digits.iter_mut().rev() {
-        *digit += (rest % 10) as u8;
+    text.push_str(written(nth, &mut [b'0'; DIGIT_COUNT]).0);
+    text
+}
+
+/// Returns the name of step number `nth` of a long journal.
+fn step_name(nth: u64) -> String {
+    const WORD: &str = "step-";
+    let mut name = String::with_capacity(WORD.len() + DIGIT_COUNT);
+    name.push_str(WORD);
+    name.push_str(written(nth, &mut [b'0'; DIGIT_COUNT]).1);
+    name
+}
+
+/// Writes a number over zeros. Returns it with and without those.
+fn written(nth: u64, digits: &mut [u8; DIGIT_COUNT]) -> (&str, &str) {
+    let (mut rest, mut zero_count) = (nth, DIGIT_COUNT);
+    while rest > 0 {
+        zero_count -= 1;
+        digits[zero_count] += (rest % 10) as u8;
         rest /= 10;
     }
-    text.extend(digits.map(char::from));
-    text
+    let padded = str::from_utf8(digits).expect("digits are text");
+    (padded, &padded[zero_count..])
 }
 
 /// Runs one step and returns its result.
@@ -87,7 +105,7 @@ pub(super) async fn waker(ctx: Ctx, at: Timestamp) -> Result<()> {
 #[workflow(name = "abide-bench-long")]
 pub(super) async fn long(ctx: Ctx, count: u64) -> Result<usize> {
     let probe = ctx.state::<Arc<Probe>>().clone();
-    let step = |nth| ctx.step(&format!("step-{nth}"), move || async move { Ok(payload(nth)) });
+    let step = |nth| ctx.step(&step_name(nth), move || async move { Ok(payload(nth)) });
     let mut bytes = 0;
     if probe.builds {
         // Steps that wait for each other need a commit each. Side by side they are recorded in the

@@ -1,6 +1,7 @@
 //! Closures of steps, and their wakers.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::time::Duration;
 
@@ -21,8 +22,43 @@ impl Wake for StepWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.shared.woken.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
+        self.shared.woken.add(self.id);
         self.shared.mailbox.task.wake();
+    }
+}
+
+/// Operations whose closures asked to be polled.
+#[derive(Default)]
+pub(super) struct Woken {
+    ids: Mutex<Vec<u64>>,
+    /// Whether there are any. The runner asks before every poll of the code, and mostly there are
+    /// none.
+    is_any: AtomicBool,
+}
+
+impl Woken {
+    pub(super) fn add(&self, id: u64) {
+        let mut ids = self.lock();
+        ids.push(id);
+        self.is_any.store(true, Ordering::Release);
+    }
+
+    pub(super) fn has_any(&self) -> bool {
+        self.is_any.load(Ordering::Acquire)
+    }
+
+    pub(super) fn take(&self) -> Vec<u64> {
+        if !self.has_any() {
+            return Vec::new();
+        }
+        let mut ids = self.lock();
+        // Both change together, under the lock: an operation that asks later is seen later.
+        self.is_any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *ids)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

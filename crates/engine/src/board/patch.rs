@@ -1,6 +1,7 @@
 //! Decides whether a run takes a change of its code.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Execution, Name, Patch};
@@ -12,14 +13,17 @@ pub(super) struct Patches {
     known: BTreeMap<Name, bool>,
     /// Answers that are not recorded yet.
     new: Vec<(Patch, Site)>,
-    /// Whether the journal goes further than the code has come so far.
-    is_behind: bool,
 }
+
+/// Whether the journal goes further than the code has come so far. The runner says it before every
+/// poll of the code, on the thread of that poll, so it is not behind the lock.
+#[derive(Default)]
+pub(super) struct Behind(AtomicBool);
 
 impl Patches {
     pub(super) fn of(execution: &Execution) -> Self {
         let known = execution.patches().iter().map(|patch| (patch.change.clone(), patch.is_taken)).collect();
-        Self { known, new: Vec::new(), is_behind: false }
+        Self { known, new: Vec::new() }
     }
 }
 
@@ -46,7 +50,7 @@ impl Board {
             block.get_or_insert(Block::Limit { reason });
             return false;
         }
-        let is_taken = !patches.is_behind || planted(Bug::PatchedFlips);
+        let is_taken = !self.0.behind.0.load(Ordering::Relaxed) || planted(Bug::PatchedFlips);
         patches.known.insert(change.clone(), is_taken);
         patches.new.push((Patch { change: change.clone(), is_taken }, site));
         is_taken
@@ -57,7 +61,7 @@ impl Board {
 impl Shared {
     /// Sets, before the code is polled, whether the journal goes further than the code has come.
     pub(crate) fn set_behind(&self, is_behind: bool) {
-        self.lock().patches.is_behind = is_behind;
+        self.behind.0.store(is_behind, Ordering::Relaxed);
     }
 
     /// Whether the code has decided something, or a closure has ended, that is to be recorded.

@@ -242,7 +242,7 @@ impl Runner {
             return TurnResult::Progress;
         }
         if self.is_replay_due() {
-            if let Some(turn) = self.replay(cx) {
+            if let Some(turn) = self.replay_on(cx) {
                 return turn;
             }
         } else if self.obey() {
@@ -348,10 +348,10 @@ impl Runner {
     fn poll_code(&mut self) -> bool {
         let is_halted = self.run.stage.is_halted();
         let Some(active) = self.run.stage.active_mut() else { return false };
-        let shared = active.board.0.clone();
+        let Active { board: Board(shared), future, waker, .. } = &mut *active;
         // Returned code is not polled again, whatever it woke before. The turn counts, so that a
         // replay goes on.
-        let Some(future) = &mut active.future else { return shared.take_reason_to_poll() };
+        let Some(code) = future else { return shared.take_reason_to_poll() };
         if shared.has_foreign_wake() && !is_halted {
             let reason = shared.lock().foreign_await(self.code.name());
             return self.block_later(reason);
@@ -363,8 +363,8 @@ impl Runner {
         // Entries that newer code has not asked for yet say nothing about the order in which older
         // code came to them.
         shared.set_behind(cursor.passed() < self.run.seen_to || cursor.has_skipped());
-        let mut cx = Context::from_waker(active.waker.for_poll());
-        let polled = shared.as_polling(|| catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx))));
+        let mut cx = Context::from_waker(waker.for_poll());
+        let polled = shared.as_polling(|| catch_unwind(AssertUnwindSafe(|| code.as_mut().poll(&mut cx))));
         active.result = match polled {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(result),
@@ -373,8 +373,10 @@ impl Runner {
         if active.result.is_some() {
             active.future = None;
         }
-        active.take_in(&mut self.run.cursor);
-        match active.fault(self.code.name()).filter(|_| !is_halted) {
+        if !active.take_in(&mut self.run.cursor) || is_halted {
+            return true;
+        }
+        match active.fault(self.code.name()) {
             Some(reason) => self.block_later(reason),
             None => true,
         }
@@ -394,23 +396,25 @@ impl Runner {
 
     /// Delivers one recorded entry to the operation that waits for it. `false`: none does.
     fn deliver(&mut self, entry: &Entry, fate: Option<EditFate>) -> bool {
-        let Some(op) = entry.event.op() else { return false };
+        entry.event.op().is_some_and(|op| self.deliver_to((op, op.index()), entry, fate))
+    }
+
+    /// Does the same for an entry of the operation `op`, whose index is `key`.
+    fn deliver_to(&mut self, (op, key): (&Op, OpIndex), entry: &Entry, fate: Option<EditFate>) -> bool {
         let Some(active) = self.run.stage.active_mut() else { return false };
-        let key = op.index();
-        if let Some(found) = active.stranger_to(op, key) {
+        let Some(id) = active.slots.get(&key).copied() else { return false };
+        let (known, obstacle) = match delivery_of(&entry.event, fate) {
+            Ok(delivery) => (active.board.0.deliver(id, (op, delivery), entry.at), None),
+            Err(reason) => (active.know(id, op), Some(reason)),
+        };
+        if let Err(found) = known {
             return self.block(Block::Mismatch { expected: op.to_string(), found });
         }
-        let Some(id) = active.close(key) else { return false };
+        active.close(key);
         for queue in [&mut active.unsettled, &mut active.unstarted] {
             queue.pop_front_if(|front| *front == id);
         }
-        let shared = active.board.0.clone();
-        let delivery = match delivery_of(&entry.event, fate) {
-            Ok(delivery) => delivery,
-            Err(reason) => return self.block(reason),
-        };
-        shared.deliver(id, delivery, entry.at);
-        true
+        obstacle.is_none_or(|reason| self.block(reason))
     }
 
     /// Decides a command of the runner itself.

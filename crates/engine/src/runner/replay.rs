@@ -43,9 +43,34 @@ impl Edits {
     }
 }
 
+/// The number of entries that one turn delivers. Between two turns the runner looks at its mail,
+/// and between two polls other tasks get their turns. Both cost as much as a few entries.
+const REPLAYED_COUNT_MAX: usize = 8;
+
 impl Runner {
-    /// Takes one turn of the replay. Returns `None` when this turn belongs to the code.
-    pub(super) fn replay(&mut self, cx: &mut Context<'_>) -> Option<TurnResult> {
+    /// Delivers recorded entries, and lets the code see each before the next. Returns `None` when
+    /// the rest of this turn belongs to the code.
+    pub(super) fn replay_on(&mut self, cx: &mut Context<'_>) -> Option<TurnResult> {
+        for _ in 1..REPLAYED_COUNT_MAX {
+            match self.replay(cx) {
+                Some(TurnResult::Progress) if self.is_replaying() => {}
+                turn => return turn,
+            }
+            // Whatever else the code has done is for the next turn.
+            if !self.is_code_ready() || !self.poll_code() || !self.is_replaying() {
+                return Some(TurnResult::Progress);
+            }
+        }
+        self.replay(cx)
+    }
+
+    /// Whether the code is to see more of the journal, as far as this turn goes.
+    fn is_replaying(&self) -> bool {
+        matches!(self.run.stage, Stage::Replaying(_)) && self.seat.may_run()
+    }
+
+    /// Takes one step of the replay. Returns `None` when the turn belongs to the code.
+    fn replay(&mut self, cx: &mut Context<'_>) -> Option<TurnResult> {
         let Some(active) = self.run.stage.active() else { return self.begin(cx) };
         if active.board.0.is_to_be_polled() {
             return None;
@@ -181,12 +206,13 @@ impl Runner {
             self.run.cursor.refute(entry);
             return false;
         }
-        match self.run.cursor.offer(entry) {
+        let op = entry.event.op().map(|op| (op, op.index()));
+        match self.run.cursor.offer_of(entry, op.map(|(_, key)| key)) {
             Ok(is_wanted) => {
                 self.run.follow(entry);
                 match Interrupt::of(&entry.event) {
                     Some(interrupt) => self.interrupt(interrupt, entry.at),
-                    None => is_wanted && self.deliver(entry, fate),
+                    None => is_wanted && op.is_some_and(|op| self.deliver_to(op, entry, fate)),
                 }
             }
             Err(mismatch) => {

@@ -207,7 +207,7 @@ impl Active {
             slot.is_some_and(|slot| !matches!(slot.state, OpState::Delivered(_) | OpState::Interrupted))
         });
         let is_other = |(id, _): &(u64, u32)| {
-            apart_from.is_none_or(|key| state.slots.get(id).is_some_and(|slot| slot.op.index() != key))
+            apart_from.is_none_or(|key| state.slots.get(id).is_some_and(|slot| slot.key != key))
         };
         self.unproven.iter().any(is_other)
     }
@@ -225,19 +225,17 @@ impl Active {
         state.slots.get(&id).is_some_and(|slot| matches!(slot.state, OpState::Waiting))
     }
 
-    /// Returns the open operation that is found in the place of another one, because the two have
-    /// the same [index](Op::index), `key`: an index is a hash. Nothing of the one may reach the
-    /// other.
-    pub(super) fn stranger_to(&self, op: &Op, key: OpIndex) -> Option<String> {
+    /// Checks that an operation is the one in this slot. Fails as [`OpenOp::know`] does.
+    pub(super) fn know(&self, id: u64, op: &Op) -> Result<(), String> {
         let state = self.board.0.lock();
-        let slot = state.slots.get(self.slots.get(&key)?)?;
-        let is_known = slot.names().any(|name| name == op) || planted(Bug::IndexIsIdentity);
-        (!is_known).then(|| format!("{} (at {})", slot.op, slot.site))
+        state.slots.get(&id).map_or(Ok(()), |slot| slot.know(op))
     }
 
     /// Closes an open operation, and returns its slot.
     pub(super) fn close(&mut self, key: OpIndex) -> Option<u64> {
-        self.result_waits.remove(&key);
+        if !self.result_waits.is_empty() {
+            self.result_waits.remove(&key);
+        }
         self.slots.remove(&key)
     }
 
@@ -301,13 +299,14 @@ impl Active {
         self.board.0.lock().running_count
     }
 
-    /// Announces to the cursor the operations that the code opened or gave up.
-    pub(super) fn take_in(&mut self, cursor: &mut Cursor) {
+    /// Announces to the cursor the operations that the code opened or gave up. Returns whether
+    /// there may be a [fault](Self::fault): a glance, as long as the lock is held anyway.
+    pub(super) fn take_in(&mut self, cursor: &mut Cursor) -> bool {
         let mut state = self.board.0.lock();
         let BoardState { opened, slots, block, .. } = &mut *state;
         for id in opened.drain(..) {
             let Some(slot) = slots.get(&id) else { continue };
-            let key = slot.op.index();
+            let key = slot.key;
             let before = self.slots.insert(key, id).filter(|_| !planted(Bug::IndexIsIdentity));
             if let Some(before) = before.and_then(|before| slots.get(&before)) {
                 let reason = format!(
@@ -331,12 +330,12 @@ impl Active {
             }
         }
         let dropped = std::mem::take(&mut state.dropped);
+        let may_be_faulty = state.block.is_some() || state.slots.is_empty() || !dropped.is_empty();
         // Values of the code are dropped here, and their destructors may use the board.
         drop(state);
         for slot in dropped {
-            let key = slot.op.index();
-            self.result_waits.remove(&key);
-            let id = self.slots.remove(&key);
+            let key = slot.key;
+            let id = self.close(key);
             cursor.close(key);
             if let Request::Signal { .. } = slot.request {
                 for op in slot.names() {
@@ -347,6 +346,7 @@ impl Active {
                 self.given_up.push((slot.op, child, slot.site));
             }
         }
+        may_be_faulty
     }
 
     /// Adopts the old name that the journal has for an open operation: new entries of the operation
@@ -358,6 +358,7 @@ impl Active {
         let Some(slot) = state.slots.get_mut(&id) else { return };
         if let Some(other) = slot.others.iter_mut().find(|other| other.index() == old) {
             std::mem::swap(&mut slot.op, other);
+            slot.key = old;
         }
     }
 
@@ -380,7 +381,7 @@ impl Active {
                 }
                 slot.state = OpState::Interrupted;
                 ids.push(*id);
-                let key = slot.op.index();
+                let key = slot.key;
                 self.result_waits.remove(&key);
                 self.slots.remove(&key);
                 cursor.close(key);
