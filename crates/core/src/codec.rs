@@ -57,7 +57,8 @@ impl DecodeError {
 
 /// Returns the bytes of `value`.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    encode_behind(Vec::with_capacity(192), value)
+    // Enough for most entries and messages, with a payload of a hundred bytes.
+    encode_behind(Vec::with_capacity(256), value)
 }
 
 /// Appends the bytes of `value`.

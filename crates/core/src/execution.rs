@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
 use crate::planted::{Bug, planted};
+use crate::text::Digits;
 use crate::tree::Inherited;
 use crate::{
     Address, Block, Body, By, Command, Decision, Descent, Entry, Event, Failure, FailureKind, Kind, Message,
@@ -372,10 +373,10 @@ impl Execution {
     /// Creates a message. Its deterministic id makes a repetition harmless; the run in the id
     /// separates the messages of later runs.
     pub(crate) fn message_to(&self, id: crate::ExecutionId, what: &str, (by, body): (By, Body)) -> Message {
-        // `format!` would cost several times as much, and every child has two such names.
-        let name = [what, ":", self.address.id.as_str(), ":", &self.run.to_string()].concat();
+        let run = Digits::of(self.run);
+        let parts = [what, ":", self.address.id.as_str(), ":", run.as_str()];
         let to = Address { namespace: self.address.namespace.clone(), id };
-        Message::new(MessageId::new(name), to, by, body)
+        Message::new(text::joined(&parts, |name| MessageId::new(name)), to, by, body)
     }
 
     /// Returns the name under which its children know it.

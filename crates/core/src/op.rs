@@ -10,6 +10,7 @@ use crate::Name;
 use crate::hash::Hash;
 use crate::hashes::Hashes;
 use crate::planted::{Bug, planted};
+use crate::text::{self, Digits};
 
 /// The sort of a durable operation. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -101,14 +102,14 @@ impl Op {
     /// within its run. Two operations of one kind never share it: separators inside the parts are
     /// escaped.
     pub fn path(&self) -> String {
-        let mut path = escaped(self.name.as_str()).into_owned();
-        if let Some(key) = &self.key {
-            path.push('=');
-            path.push_str(&escaped(key.as_str()));
-        }
-        path.push('/');
-        path.push_str(&self.nth.to_string());
-        path
+        self.path_behind([""; 4], str::to_owned)
+    }
+
+    /// Passes on these texts with the [path](Self::path) behind them.
+    pub(crate) fn path_behind<T>(&self, [a, b, c, d]: [&str; 4], take: impl FnOnce(&str) -> T) -> T {
+        let (name, key) = (escaped(self.name.as_str()), self.key.as_ref().map(|key| escaped(key.as_str())));
+        let (mark, key) = key.as_deref().map_or(("", ""), |key| ("=", key));
+        text::joined(&[a, b, c, d, &name, mark, key, "/", Digits::of(self.nth).as_str()], take)
     }
 
     /// Whether people may mean this operation when they write `text`. They may write its name with

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use crate::Entry;
 
@@ -18,9 +19,10 @@ pub struct SiteMark {
     pub text: Option<Arc<str>>,
 }
 
-/// The texts of the places of one run, as far as its entries have been read.
+/// The texts of the places of one run, as far as its entries have been read. The first takes no
+/// memory of its own: many runs have one place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sites(Vec<(u32, Arc<str>)>);
+pub struct Sites(SmallVec<[(u32, Arc<str>); 1]>);
 
 impl Sites {
     /// Takes the text that an entry carries, if it carries one.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
 use crate::planted::{Bug, planted};
+use crate::text::Digits;
 use crate::{
     Bounds, ContentHash, Entry, Event, ExecutionId, Fingerprint, InvalidName, Kind, Name, Op, OpKind,
     Payload, Refusal, Retry, Timestamp,
@@ -224,8 +225,7 @@ fn describe(start: &Start) -> String {
 /// Returns the id of a child whose start names none: unique to the parent, its run and the
 /// operation.
 pub fn child_id(parent: &ExecutionId, run: u32, op: &Op) -> ExecutionId {
-    // Not by `format!`: see `Execution::message_to`.
-    ExecutionId::composed(&[parent.as_str(), "/", &run.to_string(), "/", &op.path()].concat())
+    op.path_behind([parent.as_str(), "/", Digits::of(run).as_str(), "/"], ExecutionId::composed)
 }
 
 #[cfg(test)]

@@ -139,6 +139,47 @@ pub(crate) fn titled(what: &str, id: &ExecutionId) -> String {
     if is_plain { [what, " \"", text, "\""].concat() } else { format!("{what} {id:?}") }
 }
 
+/// Passes on these texts, put together. Short ones take no memory of their own, and every child has
+/// several such names. `format!` would cost several times as much.
+pub(crate) fn joined<T>(parts: &[&str], take: impl FnOnce(&str) -> T) -> T {
+    const BYTES_MAX: usize = 160;
+    let mut bytes = [0; BYTES_MAX];
+    let mut length = 0;
+    for part in parts {
+        let Some(place) = bytes.get_mut(length..length + part.len()) else { return take(&parts.concat()) };
+        place.copy_from_slice(part.as_bytes());
+        length += part.len();
+    }
+    take(std::str::from_utf8(&bytes[..length]).expect("texts behind each other are a text"))
+}
+
+/// A number as text, without memory of its own.
+pub(crate) struct Digits {
+    bytes: [u8; Self::COUNT_MAX],
+    from: usize,
+}
+
+impl Digits {
+    /// As many as the largest number has.
+    const COUNT_MAX: usize = 10;
+
+    pub(crate) fn of(number: u32) -> Self {
+        let (mut digits, mut rest) = (Self { bytes: [b'0'; Self::COUNT_MAX], from: Self::COUNT_MAX }, number);
+        loop {
+            digits.from -= 1;
+            digits.bytes[digits.from] += (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                return digits;
+            }
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[self.from..]).expect("digits are text")
+    }
+}
+
 /// Returns names in quotes, with commas.
 pub fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(|name| format!("{:?}", name.as_str())).collect::<Vec<_>>().join(", ")
@@ -232,6 +273,18 @@ mod tests {
         ];
         for (millis, expected) in rows {
             assert_eq!(duration(Duration::from_millis(millis)), expected);
+        }
+    }
+
+    #[test]
+    fn texts_are_joined_whatever_their_length() {
+        for long in ["", "größe", &"ü".repeat(80), &"x".repeat(159), &"x".repeat(160), &"x".repeat(1_000)]
+        {
+            let parts = ["a", long, "", "/b"];
+            assert_eq!(joined(&parts, str::to_owned), parts.concat());
+        }
+        for number in [0, 7, 10, 1_234_567_890, u32::MAX] {
+            assert_eq!(Digits::of(number).as_str(), number.to_string());
         }
     }
 

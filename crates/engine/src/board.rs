@@ -11,6 +11,7 @@ mod interrupt;
 mod patch;
 mod root;
 mod site;
+mod slots;
 mod wanted;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,8 +20,7 @@ use std::task::{Context, Poll, Waker};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Block, Execution, ExecutionId, Few, Op, OpIndex, OpUse, Origin, Outcome, Payload, Timestamp,
-    Uses,
+    Address, Block, Execution, ExecutionId, Op, OpIndex, OpUse, Origin, Outcome, Payload, Timestamp, Uses,
 };
 
 use crate::line::Line;
@@ -35,6 +35,7 @@ use patch::{Behind, Patches};
 pub(crate) use root::RootWaker;
 pub use site::Site;
 pub(crate) use site::written as site_text;
+use slots::Slots;
 pub use wanted::{CheckSignal, Predicate, Rejection, Request, RetryIf, StepOptions, UserTransaction};
 
 /// The code's side of an execution.
@@ -60,10 +61,8 @@ pub(crate) struct Shared {
 }
 
 pub(crate) struct BoardState {
-    /// Each slot has its own box: a table has room for several, and most workflows wait for one
-    /// thing.
-    pub(crate) slots: Few<u64, Box<OpenOp>>,
-    pub(crate) opened: Vec<u64>,
+    pub(crate) slots: Slots,
+    pub(crate) opened: Line<u64>,
     pub(crate) dropped: Vec<OpenOp>,
     pub(crate) finished: Line<u64>,
     pub(crate) block: Option<Block>,
@@ -93,8 +92,8 @@ struct Next {
 impl BoardState {
     fn new(execution: &Execution, now: Timestamp) -> Self {
         Self {
-            slots: Few::default(),
-            opened: Vec::new(),
+            slots: Slots::default(),
+            opened: Line::default(),
             dropped: Vec::new(),
             finished: Line::default(),
             block: None,
@@ -326,9 +325,9 @@ impl Board {
             first_at: None,
             closure,
         };
-        state.slots.insert(id, Box::new(slot));
+        state.slots.insert(id, slot);
         if !is_interrupted {
-            state.opened.push(id);
+            state.opened.push_back(id);
         }
         OpHandle { board: self.clone(), id, op, site, is_open: true, waker: None }
     }
@@ -439,11 +438,11 @@ impl OpHandle {
                 self.is_open = false;
                 if !matches!(slot.state, OpState::Delivered(_)) {
                     // A child whose result the code no longer awaits is asked to stop.
-                    state.dropped.push(*slot);
+                    state.dropped.push(slot);
                     let interrupt = interrupt.expect("an interrupted operation has a reason");
                     return Standing::Delivered(Delivery::Interrupted(interrupt));
                 }
-                let OpenOp { op, site, request, state: OpState::Delivered(delivery), .. } = *slot else {
+                let OpenOp { op, site, request, state: OpState::Delivered(delivery), .. } = slot else {
                     unreachable!("it was delivered a moment ago")
                 };
                 state.last = Some((op, site));
@@ -506,7 +505,7 @@ impl Drop for OpHandle {
                 state.running_count -= 1;
             }
             state.finished.retain(|id| *id != self.id);
-            state.dropped.push(*slot);
+            state.dropped.push(slot);
         }
     }
 }

@@ -185,7 +185,7 @@ impl Runner {
         };
         // Orders may have been recorded since the journal was read.
         self.run.seen_to = self.seat.execution().seen_count().min(self.run.journal.end());
-        self.run.stage = Stage::Replaying(Box::new(Active::new(board, called)));
+        self.run.stage = Stage::Replaying(Active::new(board, called));
         // The rest of this turn belongs to the code.
         None
     }

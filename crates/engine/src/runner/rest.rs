@@ -227,7 +227,7 @@ impl Active {
     /// Returns the first waits in these slots, and where the code asked for them.
     fn waits_of<'a>(
         &self,
-        slots: impl Iterator<Item = (&'a u64, &'a Box<crate::board::OpenOp>)>,
+        slots: impl Iterator<Item = (&'a u64, &'a crate::board::OpenOp)>,
     ) -> (Waits, WaitSites) {
         let waits = slots.filter_map(|(id, slot)| Some((self.wait_of(*id, slot)?, Some(slot.site.text()))));
         let mut waits = waits.take(Summary::WAITING_COUNT_MAX);

@@ -8,15 +8,15 @@ pub(super) enum Stage {
     /// The code is not in memory: it has not been called, or the run is over.
     Absent,
     /// Recorded entries are delivered.
-    Replaying(Box<Active>),
+    Replaying(Active),
     /// New entries are recorded.
-    Live(Box<Active>),
+    Live(Active),
     /// A transaction of this operation is being committed. Closures go on, and no entry is numbered
     /// until the transaction's entry has its number.
-    Transacting(Box<Active>, OpIndex),
+    Transacting(Active, OpIndex),
     /// The code goes no further here, because something is in the way. Running closures end and are
     /// recorded, and then the run leaves memory.
-    Halted(Box<Active>),
+    Halted(Active),
 }
 
 impl Stage {
@@ -40,7 +40,7 @@ impl Stage {
         }
     }
 
-    pub(super) fn take(&mut self) -> Option<Box<Active>> {
+    pub(super) fn take(&mut self) -> Option<Active> {
         match std::mem::replace(self, Self::Absent) {
             Self::Absent => None,
             Self::Replaying(active)
@@ -304,7 +304,7 @@ impl Active {
     pub(super) fn take_in(&mut self, cursor: &mut Cursor) -> bool {
         let mut state = self.board.0.lock();
         let BoardState { opened, slots, block, .. } = &mut *state;
-        for id in opened.drain(..) {
+        while let Some(id) = opened.pop_front() {
             let Some(slot) = slots.get(&id) else { continue };
             let key = slot.key;
             let before = self.slots.insert(key, id).filter(|_| !planted(Bug::IndexIsIdentity));
@@ -404,7 +404,7 @@ impl Active {
     }
 
     /// Drops the code without treating the drop as the code's own act.
-    pub(super) fn evict(mut self: Box<Self>) {
+    pub(super) fn evict(mut self) {
         self.board.0.lock().evicting = true;
         let future = self.future.take();
         panics::drop_caught(future);
