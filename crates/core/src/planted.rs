@@ -359,6 +359,12 @@ bugs! {
     AnswerAwaitedForEver = "answer-awaited-for-ever",
     /// The answer that an undone commit has kept counts as given when it is applied again.
     AnswerOfEarlierAttempt = "answer-of-earlier-attempt",
+    /// A savepoint is begun before the journal rows of earlier operations are in the table.
+    SheafBehindSavepoint = "sheaf-behind-savepoint",
+    /// The rows behind the last one in the journal's table have no numbers.
+    SheafNumberedAgain = "sheaf-numbered-again",
+    /// A row that is removed takes those behind it along.
+    SheafThrownAway = "sheaf-thrown-away",
     /// A log without its database is deleted, or applied to the next file of its name.
     LogTakenOver = "log-taken-over",
     /// A file is opened although it has a second name.

@@ -338,6 +338,7 @@ pub(crate) struct KeptBy {
 impl Batch<'_> {
     /// Settles an execution, which need not keep answers.
     pub(crate) fn settle_answers(&mut self, key: i64) -> Result<(), Stop> {
+        self.bind_sheaf()?;
         if settle(self.connection, key)? {
             self.forget_answers(key);
             self.caches.targets.remove(&key);
@@ -385,6 +386,7 @@ impl Batch<'_> {
         }
         let is_unused = self.caches.answers.of.get(&key).is_some_and(|known| known.is_first);
         let rows = self.forget_answers(key).unwrap_or_default();
+        self.bind_sheaf()?;
         if !planted(Bug::AnswersLostAtPark) {
             insert_all(self.connection, key, rows)?;
         }
@@ -493,8 +495,11 @@ impl Batch<'_> {
         if !is_own || !is_near || self.caches.answers.count >= ANSWER_COUNT_MAX {
             return Ok(None);
         }
-        if !known.is_clean && has_seen(self.connection, parent, &message.id)? {
-            return Ok(None);
+        if !known.is_clean {
+            self.bind_sheaf()?;
+            if has_seen(self.connection, parent, &message.id)? {
+                return Ok(None);
+            }
         }
         let session = match target.place {
             Place::Held(holder) if self.shared.notices.holds(holder.session) => holder.session,

@@ -151,17 +151,15 @@ pub(crate) enum Frequent {
     ExecutionKeep,
     ExecutionRelease,
     ExecutionEnd,
-    JournalAppend,
-    JournalBegin,
-    JournalAppendTold,
-    JournalAppendPlain,
+    SheafAppend,
+    SheafAppendOne,
     InboxInsert,
 }
 
 /// Frequent statements, held for the whole transaction: fetching one from the cache of the
 /// connection costs a tenth of an operation.
 #[derive(Default)]
-pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 11]);
+pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 9]);
 
 impl<'c> Statements<'c> {
     fn get(
@@ -186,10 +184,8 @@ impl Frequent {
             Self::ExecutionKeep => sql::EXECUTION_KEEP,
             Self::ExecutionRelease => sql::EXECUTION_RELEASE,
             Self::ExecutionEnd => sql::EXECUTION_END,
-            Self::JournalAppend => sql::JOURNAL_APPEND,
-            Self::JournalBegin => sql::JOURNAL_BEGIN,
-            Self::JournalAppendTold => sql::JOURNAL_APPEND_TOLD,
-            Self::JournalAppendPlain => sql::JOURNAL_APPEND_PLAIN,
+            Self::SheafAppend => sql::SHEAF_APPEND,
+            Self::SheafAppendOne => sql::SHEAF_APPEND_ONE,
             Self::InboxInsert => sql::INBOX_INSERT,
         }
     }

@@ -14,8 +14,10 @@ use rusqlite::Connection;
 use smallvec::SmallVec;
 
 use crate::answers::Answers;
+use crate::error::Stop;
 use crate::interned::Interned;
 use crate::rows::{LeaseState, SessionState, Target};
+use crate::sheaf::{self, Sheaf};
 use crate::sql;
 
 /// The most executions that are cached.
@@ -45,6 +47,8 @@ pub(crate) struct Caches {
     pub(crate) last_parent: Option<(i64, ExecutionId, i64)>,
     /// An empty buffer for the owner of a new journal.
     pub(crate) owner: Vec<u8>,
+    /// The journal rows of this transaction that are not in the table yet.
+    pub(crate) sheaf: Sheaf,
     pub(crate) execution_key_max: Option<i64>,
     pub(crate) journal_row_max: Option<i64>,
 }
@@ -99,8 +103,13 @@ impl Caches {
         max_of(&mut self.execution_key_max, connection, sql::EXECUTION_KEY_MAX)
     }
 
-    pub(crate) fn next_journal_row(&mut self, connection: &Connection) -> rusqlite::Result<i64> {
-        next(&mut self.journal_row_max, connection, sql::JOURNAL_ROW_MAX)
+    pub(crate) fn next_journal_row(&mut self, connection: &Connection) -> Result<i64, Stop> {
+        let current = match self.journal_row_max {
+            Some(current) => current,
+            None => sheaf::row_max(connection)?,
+        };
+        self.journal_row_max = Some(current + 1);
+        Ok(current + 1)
     }
 
     /// Returns a new session number. SQLite's own counter would not do: it is in a table that a

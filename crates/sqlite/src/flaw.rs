@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::sql;
+use crate::{sheaf, sql};
 
 /// A row of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,19 +28,53 @@ impl Flaw {
     fn try_make(self, path: &Path, id: &str, place: usize) -> rusqlite::Result<bool> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::ZERO)?;
-        let (find, write, nth) = match self {
-            Self::State => (sql::FLAW_OF_STATE, sql::FLAW_STATE, 0),
-            Self::Journal(nth) => (sql::FLAW_OF_JOURNAL, sql::FLAW_JOURNAL, nth),
-            Self::Message => (sql::FLAW_OF_MESSAGE, sql::FLAW_MESSAGE, 0),
+        let (find, write) = match self {
+            Self::State => (sql::FLAW_OF_STATE, sql::FLAW_STATE),
+            Self::Journal(nth) => return in_journal(&connection, (id, nth), place),
+            Self::Message => (sql::FLAW_OF_MESSAGE, sql::FLAW_MESSAGE),
         };
         let read =
             |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, Vec<u8>>(2)?));
-        let found = connection.query_row(find, params![id, nth], read).optional()?;
+        let found = connection.query_row(find, params![id, 0], read).optional()?;
         let Some((key, row, mut bytes)) = found else { return Ok(false) };
         let place = place % bytes.len().max(1);
         bytes.get_mut(place).into_iter().for_each(|byte| *byte ^= 0x55);
         Ok(connection.execute(write, params![key, row, bytes])? == 1)
     }
+}
+
+/// Makes each row of the journal a row of the table, so that SQL can damage it. Those that were
+/// written in one transaction share one otherwise.
+pub fn unbind(connection: &Connection) {
+    sheaf::split_all(connection).expect("the journal can be read");
+}
+
+/// Changes a byte of the n-th row from the end of the journal of an execution.
+fn in_journal(connection: &Connection, (id, nth): (&str, u32), place: usize) -> rusqlite::Result<bool> {
+    let key: Option<i64> = connection.query_row(sql::FLAW_KEY, [id], |row| row.get(0)).optional()?;
+    let mut found = Vec::new();
+    let mut statement = connection.prepare(sql::FLAW_OF_JOURNAL)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (first, execution): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
+        let (body, more): (Vec<u8>, Option<Vec<u8>>) = (row.get(2)?, row.get(3)?);
+        if execution == key {
+            found.push((first, body.clone(), more.clone(), None));
+        }
+        let behind = more.as_deref().map(|more| sheaf::bodies(first, more, key).collect::<Vec<_>>());
+        for range in behind.into_iter().flatten() {
+            found.push((first, body.clone(), more.clone(), Some(range)));
+        }
+    }
+    let wanted = found.len().checked_sub(1 + nth as usize).map(|index| found.swap_remove(index));
+    let Some((first, mut body, mut more, range)) = wanted else { return Ok(false) };
+    let bytes = match (&mut more, range) {
+        (Some(more), Some(range)) => &mut more[range],
+        _ => body.as_mut_slice(),
+    };
+    let place = place % bytes.len().max(1);
+    bytes.get_mut(place).into_iter().for_each(|byte| *byte ^= 0x55);
+    Ok(connection.execute(sql::FLAW_JOURNAL, params![first, body, more])? == 1)
 }
 
 #[cfg(test)]

@@ -21,6 +21,11 @@ pub(crate) trait Operation: Send + 'static {
     /// consumes nothing. It refuses before it writes, because a refusal does not roll back.
     fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<Self::Output, Stop>;
 
+    /// Whether it reads the journal. One that mostly does not binds the sheaf itself where it does.
+    fn reads_journal(&self) -> bool {
+        true
+    }
+
     /// Whether it runs a closure of the user, which can end the transaction.
     fn runs_user_code(&self) -> bool {
         false
@@ -122,7 +127,8 @@ impl<O: Operation> Queued<O> {
 impl<O: Operation> Job for Queued<O> {
     fn apply(&self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed> {
         let mut work = self.work();
-        work.output = match work.operation.apply(batch) {
+        let bound = if work.operation.reads_journal() { batch.bind_sheaf() } else { Ok(()) };
+        work.output = match bound.map_err(Stop::from).and_then(|()| work.operation.apply(batch)) {
             Ok(output) => Some(Ok(output)),
             Err(Stop::Refused(error)) => Some(Err(error)),
             Err(Stop::Sql(error)) => return Err(Failed::Sql(BatchFailure::of(&error))),

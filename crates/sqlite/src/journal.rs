@@ -10,24 +10,22 @@
 
 use std::ops::ControlFlow;
 
-use abide_core::{Happening, codec};
+use abide_core::codec;
 use abide_store::{PageBounds, Record};
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, Row};
 
-use crate::batch::{Batch, Frequent};
+use crate::batch::Batch;
 use crate::caches::{CachedRow, Newest};
 use crate::checksum::{self, Checksum};
 use crate::error::Stop;
-use crate::gaps;
 use crate::packing::{Beside, kept, unpack};
 pub(crate) use crate::packing::{Pack, Packs, packed, packed_before};
 use crate::rows::{LeaseState, count, integer, unsigned};
+use crate::sheaf::{self, Part, Wanted};
 use crate::sql;
 
 /// The distance between two skip rows of a run.
 pub(crate) const SKIP_DISTANCE: u64 = 128;
-/// The happening of the first entry of an execution.
-const BEGAN: u8 = Happening::Began as u8;
 
 impl Pack {
     /// Appends this row to the chain of an execution. The caller has checked the numbers.
@@ -69,28 +67,7 @@ impl Pack {
     /// Writes the row.
     pub(crate) fn write(&mut self, batch: &mut Batch<'_>, link: &Link<'_>) -> Result<(), Stop> {
         checksum::put(&mut self.body, link.sum(self.seq, self.sum));
-        let Link { row, key, previous, happened, skip } = link;
-        let (seq, body) = (integer(self.seq), self.body.as_slice());
-        // Tuples, because SQLite is then called directly; `params!` asks each value for its type.
-        match (previous, happened, skip) {
-            (_, None, None) => {
-                let append = batch.frequent(Frequent::JournalAppendPlain)?;
-                append.execute((key, previous, seq, body))?
-            }
-            (_, Some(happened), None) => {
-                let append = batch.frequent(Frequent::JournalAppendTold)?;
-                append.execute((key, previous, seq, happened, body))?
-            }
-            (None, Some(BEGAN), Some(skip)) if seq == 1 => {
-                let begin = batch.frequent(Frequent::JournalBegin)?;
-                begin.execute((key, skip, body))?
-            }
-            (_, _, Some(skip)) => {
-                let append = batch.frequent(Frequent::JournalAppend)?;
-                append.execute((key, previous, seq, happened, skip, body))?
-            }
-        };
-        batch.number(*row, sql::JOURNAL_RENUMBER)?;
+        batch.append_row(link, self.seq, &self.body)?;
         Ok(())
     }
 }
@@ -153,12 +130,12 @@ pub(crate) fn put_owner(bytes: Vec<u8>, owner: (i64, &str)) -> Vec<u8> {
 
 /// Returns the namespace and the id of the execution whose journal begins in `row`.
 pub(crate) fn owner(connection: &Connection, (row, key): (i64, i64)) -> Result<(i64, String), Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
-    let mut rows = statement.query([row, key])?;
-    let found = rows.next()?.ok_or_else(|| missing(row))?;
-    Found::read(found)?;
-    let skip = found.get_ref(5)?.as_blob().map_err(rusqlite::Error::from)?;
-    Ok(codec::decode(skip)?)
+    let owner = sheaf::find_of(connection, (row, key), |part| {
+        part.found()?;
+        let skip = part.skip()?.ok_or_else(|| Stop::corrupt(format!("journal row {row} has no owner")))?;
+        Ok(codec::decode(skip)?)
+    })?;
+    owner.ok_or_else(|| missing(row))
 }
 
 /// Returns the first row of an execution's journal that can be found.
@@ -181,15 +158,25 @@ pub(crate) fn rows_of(connection: &Connection, key: i64) -> Result<Vec<i64>, Sto
     Ok(rows)
 }
 
+/// Returns the last row of an execution's journal after `row`.
+pub(crate) fn last_row_after(connection: &Connection, key: i64, row: i64) -> Result<Option<i64>, Stop> {
+    let mut last = None;
+    sheaf::list(connection, (row.saturating_add(1), i64::MAX), |row| {
+        last = last.max((row.execution == Some(key)).then_some(row.number));
+        Ok(())
+    })?;
+    Ok(last)
+}
+
 /// Scans the whole table: no index serves such a rare request.
 fn walk_rows(
     connection: &Connection,
     key: i64,
     mut visit: impl FnMut(i64) -> ControlFlow<()>,
 ) -> Result<(), Stop> {
-    gaps::walk(connection, (sql::REPAIR_ROWS, 0), |row| {
-        let is_its = row.get(1).is_ok_and(|found: i64| found == key);
-        Ok(if is_its { visit(row.get(0)?) } else { ControlFlow::Continue(()) })
+    sheaf::walk(connection, |row| match row.execution == Some(key) {
+        true => Ok(visit(row.number)),
+        false => Ok(ControlFlow::Continue(())),
     })
     .map(drop)
 }
@@ -236,14 +223,13 @@ pub(crate) fn older(row: i64, previous: i64) -> Result<i64, Stop> {
 
 /// Returns the `steps` rows before `row`, newest first.
 fn walk(connection: &Connection, row: i64, steps: usize) -> Result<Vec<i64>, Stop> {
-    let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
     let mut rows = Vec::with_capacity(steps);
     let mut current = row;
     for _ in 0..steps {
-        let previous: Option<i64> =
-            link.query_row([current], |row| row.get(0)).optional()?.ok_or_else(|| missing(current))?;
-        let previous =
-            previous.ok_or_else(|| Stop::corrupt(format!("journal row {current} has no predecessor")))?;
+        let previous = sheaf::find(connection, current, |part| Ok(part.previous()?))?;
+        let previous = previous
+            .ok_or_else(|| missing(current))?
+            .ok_or_else(|| Stop::corrupt(format!("journal row {current} has no predecessor")))?;
         current = older(current, previous)?;
         rows.push(current);
     }
@@ -331,14 +317,14 @@ pub(crate) fn record(
     (row, key): (i64, i64),
     which: impl FnOnce(Vec<Record>) -> Option<Record>,
 ) -> Result<Record, Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
-    let mut rows = statement.query([row, key])?;
-    let found = rows.next()?.ok_or_else(|| missing(row))?;
-    let found = Found::read(found)?;
-    let records =
-        found.records().map(|record| record.map(|(seq, bytes)| Record { seq, bytes: bytes.to_vec() }));
-    which(records.collect::<Result<_, _>>()?)
-        .ok_or_else(|| Stop::corrupt(format!("journal row {row} is empty")))
+    let record = sheaf::find_of(connection, (row, key), |part| {
+        let found = part.found()?;
+        let records =
+            found.records().map(|record| record.map(|(seq, bytes)| Record { seq, bytes: bytes.to_vec() }));
+        which(records.collect::<Result<_, _>>()?)
+            .ok_or_else(|| Stop::corrupt(format!("journal row {row} is empty")))
+    })?;
+    record.ok_or_else(|| missing(row))
 }
 
 /// The chain of one run.
@@ -382,8 +368,8 @@ struct Taking {
 
 impl Taking {
     /// Takes the wanted entries of a row. Returns `false` when there are enough.
-    fn take(&mut self, row: &Row<'_>) -> Result<bool, Stop> {
-        for record in Found::read(row)?.records() {
+    fn take(&mut self, part: &Part<'_>) -> Result<bool, Stop> {
+        for record in part.found()?.records() {
             let (seq, bytes) = record?;
             if seq < self.next {
                 continue;
@@ -450,12 +436,12 @@ impl Chain {
         rows.truncate(SKIP_DISTANCE as usize - 1);
         rows.reverse();
         rows.push(row);
-        let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
         // Find the last row that begins at or before the entry.
         let (mut low, mut high) = (0, rows.len());
         while high - low > 1 {
             let middle = low.midpoint(high);
-            let begins = link.query_row([rows[middle]], |row| count(row, 1))?;
+            let begins = sheaf::find(connection, rows[middle], |part| Ok(part.seq()?))?;
+            let begins = begins.ok_or_else(|| self::missing(rows[middle]))?;
             if begins <= seq { low = middle } else { high = middle }
         }
         Ok(rows.split_off(low))
@@ -463,13 +449,12 @@ impl Chain {
 
     /// Returns the same rows, if the entry is after the last skip row.
     fn tail_from(&self, connection: &Connection, seq: u64) -> Result<Option<Vec<i64>>, Stop> {
-        let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
         let mut rows = Vec::new();
         let mut next = Some(self.head);
         for _ in 0..self.row_count % SKIP_DISTANCE {
             let row = next.ok_or_else(|| Stop::corrupt(format!("the journal of {} is cut", self.key)))?;
-            let found = link.query_row([row], |row| Ok((row.get(0)?, count(row, 1)?))).optional()?;
-            let (previous, begins): (Option<i64>, u64) = found.ok_or_else(|| missing(row))?;
+            let found = sheaf::find(connection, row, |part| Ok((part.previous()?, part.seq()?)))?;
+            let (previous, begins) = found.ok_or_else(|| missing(row))?;
             rows.push(row);
             if begins <= seq {
                 rows.reverse();
@@ -486,15 +471,10 @@ impl Chain {
         connection: &Connection,
         (row, nth): (i64, u64),
     ) -> Result<(u64, Vec<i64>), Stop> {
-        let mut statement = connection.prepare_cached(sql::JOURNAL_SKIP)?;
-        let (bytes, execution): (Option<Vec<u8>>, i64) =
-            statement.query_row([row], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        if execution != self.key {
-            return Err(Stop::corrupt(format!(
-                "journal row {row} does not belong to execution {}",
-                self.key
-            )));
-        }
+        let found = sheaf::find_of(connection, (row, self.key), |part| Ok(part.skip()?.map(<[u8]>::to_vec)))?;
+        let bytes = found.ok_or_else(|| {
+            Stop::corrupt(format!("journal row {row} does not belong to execution {}", self.key))
+        })?;
         let bytes = bytes.ok_or_else(|| Stop::corrupt(format!("journal row {row} lists no predecessors")))?;
         listed((row, nth), &bytes)
     }
@@ -504,21 +484,19 @@ impl Chain {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(true) };
         // A scan is cheaper than lookups, as long as most rows on the way belong to this execution.
         let is_dense = unsigned(last - first) < 2 * rows.len() as u64;
+        let mut wants_more = true;
         if is_dense {
-            let mut range = connection.prepare_cached(sql::JOURNAL_RANGE)?;
-            let mut found = range.query([*first, *last, self.key])?;
-            while let Some(row) = found.next()? {
-                if !taking.take(row)? {
-                    return Ok(false);
+            sheaf::scan(connection, (Wanted::Of(self.key), *first, *last), |part| {
+                if part.execution().is_ok_and(|execution| execution == self.key) {
+                    wants_more = taking.take(part)?;
                 }
-            }
-            return Ok(true);
+                Ok(if wants_more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+            })?;
+            return Ok(wants_more);
         }
-        let mut body = connection.prepare_cached(sql::JOURNAL_BODY)?;
         for row in rows {
-            let mut found = body.query([*row, self.key])?;
-            let row = found.next()?.ok_or_else(|| missing(*row))?;
-            if !taking.take(row)? {
+            let taken = sheaf::find_of(connection, (*row, self.key), |part| taking.take(part))?;
+            if !taken.ok_or_else(|| missing(*row))? {
                 return Ok(false);
             }
         }

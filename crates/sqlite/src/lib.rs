@@ -50,6 +50,7 @@ mod repair;
 mod room;
 mod rows;
 mod schema;
+mod sheaf;
 mod sheet;
 mod sql;
 mod step_connection;

@@ -28,12 +28,14 @@ use crate::lockfile;
 use crate::packing::unpack;
 use crate::place::{self, Columns, Place, ReadyQueue};
 use crate::rows::unsigned;
+use crate::sheaf::Behind;
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::{Options, SqliteStore};
 
 /// The readers of this crate.
-pub const ALL: [Reader; 6] = [
+pub const ALL: [Reader; 7] = [
     Reader { name: "journal_row", read: journal_row, seeds: journal_row_seeds },
+    Reader { name: "sheaf", read: sheaf, seeds: sheaf_seeds },
     Reader { name: "skip_list", read: skip_list, seeds: skip_list_seeds },
     Reader { name: "sheet", read: sheet, seeds: sheet_seeds },
     Reader { name: "place", read: place, seeds: place_seeds },
@@ -103,6 +105,33 @@ fn journal_row_seeds() -> Vec<Vec<u8>> {
     summed_up.only_mut().expect("there is an entry").sum_up(&execution.summary(&[]));
     let bodies = packs.iter_mut().chain(summed_up.iter_mut()).map(|pack| std::mem::take(&mut pack.body));
     bodies.map(|body| seed::<JournalRow>(&((7, 1, Some(3), 1, None, Some(vec![1])), true, body))).collect()
+}
+
+/// Reads the rows behind the first one of a sheaf: its number, and the bytes behind it.
+fn sheaf(bytes: &[u8]) -> Verdict {
+    let Some((first, more)) = input::<(i64, Vec<u8>)>(bytes) else { return Verdict::Refused };
+    let (mut number, mut rest, mut again) = (first, more.as_slice(), Vec::new());
+    while !rest.is_empty() {
+        let Some(next) = number.checked_add(1) else { return Verdict::Refused };
+        let Some((row, others)) = Behind::split(next, rest) else { return Verdict::Refused };
+        assert!(row.previous.is_none_or(|previous| previous < next), "a row follows an older one");
+        let begin = again.len();
+        row.put(&mut again, next);
+        let written = Behind::split(next, &again[begin..]).expect("it was just written");
+        assert_eq!(written, (row, [].as_slice()), "a row survives its bytes");
+        (number, rest) = (next, others);
+    }
+    assert!(again.len() <= more.len(), "nothing is made up");
+    Verdict::Read
+}
+
+fn sheaf_seeds() -> Vec<Vec<u8>> {
+    let mut more = Vec::new();
+    let row = Behind { key: 300, previous: Some(7), seq: 2, happened: None, skip: None, body: b"entries" };
+    row.put(&mut more, 9);
+    let alone = seed(&(8_i64, more.clone()));
+    Behind { previous: None, seq: 1, happened: Some(1), skip: Some(b"owner"), ..row }.put(&mut more, 10);
+    vec![alone, seed(&(8_i64, more))]
 }
 
 /// Reads a skip list: its row, its position in its run, and its bytes.

@@ -375,7 +375,7 @@ mod tests {
         let writer = open_writer(&path, &Options::default()).unwrap().connection;
         let reader = open_reader(&path, &Options::default()).unwrap();
         for connection in [writer, reader] {
-            for (text, parameter_count) in [(sql::READY_HEAD, 1), (sql::FEED, 3)] {
+            for (text, parameter_count) in [(sql::READY_HEAD, 1), (sql::SHEAVES, 2)] {
                 let mut statement = connection.prepare(text).unwrap();
                 for bound in [7_i64, 9, 11] {
                     let bound = rusqlite::params_from_iter(std::iter::repeat_n(bound, parameter_count));

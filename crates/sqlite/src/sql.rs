@@ -114,11 +114,6 @@ SELECT MAX(
     COALESCE((SELECT MAX(key) FROM abide_executions), 0),
     COALESCE((SELECT value FROM abide_meta WHERE name = 'execution_key_max'), 0)
 )";
-pub(crate) const JOURNAL_ROW_MAX: &str = "
-SELECT MAX(
-    COALESCE((SELECT MAX(row) FROM abide_journal), 0),
-    COALESCE((SELECT value FROM abide_meta WHERE name = 'journal_row_max'), 0)
-)";
 pub(crate) const SESSION_ID_MAX: &str = "
 SELECT MAX(
     COALESCE((SELECT MAX(id) FROM abide_sessions), 0),
@@ -500,6 +495,10 @@ pub(crate) const EXECUTION_KEY: &str = "
 SELECT key
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
+pub(crate) const EXECUTION_EXISTS: &str = "
+SELECT 1
+FROM abide_executions
+WHERE key = ?1";
 pub(crate) const EXECUTION_ROWS_AFTER: &str = concat!(
     "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, status, care_at,
@@ -523,12 +522,10 @@ ORDER BY key DESC
 LIMIT ?2"
 );
 
-pub(crate) const FINISHED_HEADS: &str = "
-SELECT e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state, e.place_at
-FROM abide_journal AS j
-JOIN abide_executions AS e ON e.key = j.execution AND e.head = j.row AND e.place = 4
-WHERE j.row BETWEEN ?1 AND ?2
-ORDER BY j.row";
+pub(crate) const FINISHED_HEAD: &str = "
+SELECT key, namespace, id, queue, parent, head, version, state, place_at
+FROM abide_executions
+WHERE key = ?1 AND head = ?2 AND place = 4";
 pub(crate) const PRUNE_EXECUTION: &str = "
 DELETE FROM abide_executions
 WHERE key = ?1";
@@ -539,6 +536,3 @@ WHERE rowid IN (SELECT rowid FROM abide_inbox INDEXED BY abide_inbox_ids WHERE e
 pub(crate) const PRUNE_RUNS: &str = "
 DELETE FROM abide_runs
 WHERE execution = ?1";
-pub(crate) const PRUNE_JOURNAL: &str = "
-DELETE FROM abide_journal
-WHERE row = ?1 AND execution = ?2";

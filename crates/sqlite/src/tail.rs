@@ -10,6 +10,8 @@
 //! Status, times and the messages that wake an execution are the same in its row and in its tail.
 //! Decisions about messages and places are therefore made without it.
 
+use std::ops::ControlFlow;
+
 use abide_core::planted::{Bug, planted};
 use abide_core::{Execution, Listens, Status, Summary, Timestamp, Version, codec};
 use abide_store::Record;
@@ -20,7 +22,8 @@ use crate::caches::CachedRow;
 use crate::error::Stop;
 use crate::journal::{Chain, Found};
 use crate::place::{Columns, Holder, Place};
-use crate::rows::{Written, integer, number};
+use crate::rows::{Written, integer};
+use crate::sheaf::{self, Wanted};
 use crate::sheet::{Base, Draft, Sheet};
 use crate::{room, sql};
 
@@ -74,18 +77,17 @@ impl Current {
         if !self.has_tail || planted(Bug::TailUnread) {
             return Ok(self);
         }
-        let mut statement = connection.prepare_cached(sql::JOURNAL_TAIL)?;
         let head = self.chain.head;
-        let mut rows = statement.query([head, head.saturating_add(TAIL_ROWS)])?;
-        while let Some(row) = rows.next()? {
-            let (owner, previous) = (number(row, 1)?, number(row, 2)?);
+        let (first, last) = (head.saturating_add(1), head.saturating_add(TAIL_ROWS));
+        sheaf::scan(connection, (Wanted::All, first, last), |part| {
+            let (owner, previous) = (part.execution().ok(), part.previous().ok().flatten());
             let (is_its, is_next) = (owner == Some(self.chain.key), previous == Some(self.chain.head));
             // A row that has lost its owner or its predecessor is still one of the two. If it were
             // passed over, everything that it records would happen again.
             if !is_its && (!is_next || planted(Bug::TailPassedOver)) {
-                continue;
+                return Ok(ControlFlow::Continue(()));
             }
-            let (number, found) = (row.get(0)?, Found::read(row)?);
+            let (number, found) = (part.number()?, part.found()?);
             if !is_its || !is_next {
                 return Err(Stop::corrupt(format!(
                     "journal row {number} does not follow row {} of execution {}",
@@ -93,7 +95,8 @@ impl Current {
                 )));
             }
             self.add(number, &found)?;
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(self)
     }
 
@@ -122,14 +125,15 @@ impl Current {
 /// Returns the rows one of which is the head, if `last` is the last row of a journal, newest first.
 /// Few rows follow a head before its heartbeat.
 pub(crate) fn rows_to(connection: &Connection, key: i64, last: i64) -> Result<Vec<i64>, Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut found = vec![last];
     let mut next = Some(last);
     while let Some(row) = next.take() {
-        let mut rows = statement.query([row, key])?;
-        let Some(read) = rows.next()?.map(Found::read) else { break };
         // Only rows with a summary can be part of a tail, and have their head before them.
-        next = read.ok().filter(|read| read.summary().is_some()).and_then(|read| read.previous);
+        let previous = sheaf::find_of(connection, (row, key), |part| {
+            let read = part.found().ok().filter(|read| read.summary().is_some());
+            Ok(read.and_then(|read| read.previous))
+        })?;
+        next = previous.flatten();
         next = next.filter(|previous| last - previous <= TAIL_ROWS);
         found.extend(next);
     }

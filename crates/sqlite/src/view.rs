@@ -1,6 +1,7 @@
 //! The reads: snapshots, lists, the feed, the sessions. Each runs in one read transaction.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_core::{
@@ -18,10 +19,11 @@ use crate::apply::{first_start, inbox_page};
 use crate::batch::Shared;
 use crate::error::Stop;
 use crate::interned::Interned;
-use crate::journal::{self, Chain, Page, Skips};
+use crate::journal::{Chain, Page, Skips};
 use crate::legible::{LegibleRow, meant_by, stand_in};
 use crate::place::Place;
 use crate::rows::{count, epoch, integer, timestamp_maybe, unsigned};
+use crate::sheaf::{self, Part, Wanted};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 use crate::tail::Current;
@@ -372,8 +374,7 @@ impl View<'_> {
     /// Returns a page of the feed from the rows of the journal. They stand in the order of their
     /// commits, because there is one writer at a time. A page looks at a bounded number of rows.
     pub(crate) fn feed(&self, feed: Feed) -> Result<FeedPage, Stop> {
-        let end: i64 =
-            self.connection.prepare_cached(sql::JOURNAL_ROW_MAX)?.query_row([], |row| row.get(0))?;
+        let end = sheaf::row_max(self.connection)?;
         let after = match feed.from {
             FeedFrom::Beginning => 0,
             FeedFrom::End => end,
@@ -382,35 +383,48 @@ impl View<'_> {
         let scan_max = integer(self.shared.options.list_scan_count_max.max(1) as u64);
         let to = end.min(after.saturating_add(scan_max)).max(after);
         let limit = feed.limit.min(self.shared.options.page_bounds.journal_page_count_max.max(1));
-        let mut statement = self.connection.prepare_cached(sql::FEED)?;
-        let mut rows = statement.query([after, to, integer(limit as u64)])?;
-        let (mut items, mut last, mut skipped) = (Vec::new(), after, 0);
-        while let Some(row) = rows.next()? {
-            last = row.get(0)?;
-            match self.happened(row) {
-                Ok(item) => items.push(item),
+        let (mut items, mut next, mut left) = (Vec::new(), to, limit);
+        sheaf::scan(self.connection, (Wanted::Told, after.saturating_add(1), to), |part| {
+            if left == 0 {
+                return Ok(ControlFlow::Break(()));
+            }
+            if !part.is_told()? {
+                return Ok(ControlFlow::Continue(()));
+            }
+            match self.happened(part) {
+                Ok(None) => return Ok(ControlFlow::Continue(())),
+                Ok(Some(item)) => items.push(item),
                 // One damaged row does not stop the feed; `verify` names it.
-                Err(stop) if stop.damage().is_some() => skipped += 1,
+                Err(stop) if stop.damage().is_some() => {}
                 Err(stop) => return Err(stop),
             }
-        }
-        let next = if items.len() + skipped < limit { to } else { last };
+            left -= 1;
+            if left == 0 {
+                next = part.number()?;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(FeedPage { items, next: FeedCursor(unsigned(next).into()), is_end: next >= end })
     }
 
-    fn happened(&self, row: &Row<'_>) -> Result<FeedItem, Stop> {
-        let place: i64 = row.get(0)?;
-        let happened = journal::Found::read(row)?.last().and_then(Entry::happening_of);
+    /// Returns what happened with a row of the journal, if its execution exists.
+    fn happened(&self, part: &Part<'_>) -> Result<Option<FeedItem>, Stop> {
+        let place = part.number()?;
+        let mut execution = self.connection.prepare_cached(sql::FEED_EXECUTION)?;
+        let mut rows = execution.query([part.execution()?])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let happened = part.found()?.last().and_then(Entry::happening_of);
         let (at, happening) =
             happened.ok_or_else(|| Stop::corrupt(format!("journal row {place} is not what it says")))?;
-        let base = Base::read_at(row, 7)?;
+        let base = Base::read(row)?;
         let Cold { mut run, first, .. } = base.sheet()?.cold;
         if place < first {
             let mut earlier = self.connection.prepare_cached(sql::RUN_AT)?;
             run = earlier.query_row([base.key, place], |row| row.get(0))?;
         }
         let interned = self.interned(|interned| interned.namespace(base.namespace).is_some())?;
-        Ok(FeedItem { address: address(&interned, base.namespace, base.id)?, run, at, happening })
+        let address = address(&interned, base.namespace, base.id)?;
+        Ok(Some(FeedItem { address, run, at, happening }))
     }
 }
 

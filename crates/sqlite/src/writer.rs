@@ -206,6 +206,11 @@ impl Writer {
             self.roll_back();
             return attempt;
         }
+        if let Err(error) = batch.bind_sheaf() {
+            drop(batch);
+            self.roll_back();
+            return Attempt::Unclear(BatchFailure::of(&error));
+        }
         drop(batch);
         if self.fate == Fate::Killed {
             self.die();

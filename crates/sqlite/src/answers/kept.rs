@@ -4,10 +4,10 @@ use abide_core::{Message, codec};
 use rusqlite::Connection;
 
 use crate::error::{BatchFailure, Meaning, Stop};
-use crate::journal::{self, Found};
+use crate::journal;
 use crate::mail::{has_place, opened, sealed};
 use crate::packing::put_length;
-use crate::sql;
+use crate::sheaf;
 
 /// An answer behind the entries of a journal row.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,13 +65,13 @@ pub(super) fn kept_in(
     parent: i64,
     (row, child): (i64, i64),
 ) -> Result<Option<Unread>, Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
-    let mut rows = statement.query([row, child])?;
-    let found = rows.next()?.ok_or_else(|| journal::missing(row))?;
-    let Some(answer) = Found::read(found)?.answer() else { return Ok(None) };
-    let damaged = || Stop::corrupt(format!("the answer in journal row {row} is damaged"));
-    let kept = Kept::of(answer).filter(|kept| kept.parent == parent && has_place(kept.arrived));
-    kept.map(|kept| Some(kept.owned())).ok_or_else(damaged)
+    let kept = sheaf::find_of(connection, (row, child), |part| {
+        let Some(answer) = part.found()?.answer() else { return Ok(None) };
+        let damaged = || Stop::corrupt(format!("the answer in journal row {row} is damaged"));
+        let kept = Kept::of(answer).filter(|kept| kept.parent == parent && has_place(kept.arrived));
+        kept.map(|kept| Some(kept.owned())).ok_or_else(damaged)
+    })?;
+    kept.ok_or_else(|| journal::missing(row))
 }
 
 /// Returns the answer in a journal row of a child. A damaged row has no answer: its child is

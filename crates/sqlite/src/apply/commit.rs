@@ -94,6 +94,11 @@ impl Operation for CommitWork {
         Ok(CommitOutcome::Committed(committed))
     }
 
+    fn reads_journal(&self) -> bool {
+        let changes = &self.commit.changes;
+        self.is_transaction() || changes.next.is_some() || !changes.consumed.is_empty()
+    }
+
     fn runs_user_code(&self) -> bool {
         self.is_transaction()
     }
@@ -130,6 +135,7 @@ fn take_cached(batch: &mut Batch<'_>, key: i64) -> Result<Option<CachedRow>, Sto
     if let Some(cached) = batch.caches.rows.remove(&key) {
         return Ok(Some(cached));
     }
+    batch.bind_sheaf()?;
     let state = LeaseState::read(batch.connection, key).map_err(Stop::aside)?;
     let rows = |head| Newest::from_slice(&[head]);
     Ok(state.map(|state| CachedRow { state, rows: rows(state.anchor.head), is_warm: false }))
@@ -197,6 +203,7 @@ impl CommitWork {
         // wait behind it.
         self.update(batch, cached, None)?;
         if self.emit(batch, &mut committed, now)? && !planted(Bug::OwnOrderUnread) {
+            batch.bind_sheaf()?;
             let found = LeaseState::read(batch.connection, self.key())?;
             cached.state.care_at = found.and_then(|found| found.care_at);
         }
@@ -502,6 +509,7 @@ impl CommitWork {
     /// Answers a commit that was applied before: its results are still in the store.
     fn answer_again(&self, batch: &mut Batch<'_>, head: i64) -> Result<CommitOutcome, Stop> {
         let mut committed = Committed::default();
+        batch.bind_sheaf()?;
         if self.is_transaction() {
             let record = journal::record(batch.connection, (head, self.key()), |mut records| records.pop())?;
             committed.transacted = Some(record);

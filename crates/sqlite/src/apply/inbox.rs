@@ -65,6 +65,7 @@ impl Batch<'_> {
         judge: Judge,
     ) -> Result<Put, Stop> {
         let now = self.now();
+        self.bind_sheaf()?;
         if let Some(target) = &target
             && !planted(Bug::AnswersUnseen)
         {

@@ -258,6 +258,7 @@ impl Batch<'_> {
 
     fn attach(&mut self, message: &Message, existing: Target) -> Result<Started, Stop> {
         let key = ExecutionKey(unsigned(existing.key));
+        self.bind_sheaf()?;
         self.admit(Some(&Arc::new(existing)), message, (Judge::Always, self.now()))?;
         Ok(Started::Attached(key))
     }

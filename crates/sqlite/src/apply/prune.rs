@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::sheet::{Base, Cold};
-use crate::sql;
+use crate::{journal, sheaf, sql};
 
 /// Looks at a stretch of the journal. A run ends with its last entry, so the heads of finished
 /// chains stand there in the order in which they ended: no index has to be kept for this, and each
@@ -47,15 +47,14 @@ impl Operation for PruneWork {
             .query_row(["pruned_to"], |row| row.get(0))
             .optional()?;
         let from = from.unwrap_or(0);
-        let end: i64 =
-            batch.connection.prepare_cached(sql::JOURNAL_ROW_MAX)?.query_row([], |row| row.get(0))?;
+        let end = sheaf::row_max(batch.connection)?;
         let to = end.min(from.saturating_add(STRETCH));
         let ended = ended(batch, (from.saturating_add(1), to))?;
         let is_due = |old: &&Old| old.place_at < before;
         let old: Vec<&Old> = ended.iter().take_while(is_due).take(self.0.limit).collect();
         if !old.is_empty() {
             remember(batch, ("execution_key_max", sql::EXECUTION_KEY_MAX))?;
-            remember(batch, ("journal_row_max", sql::JOURNAL_ROW_MAX))?;
+            batch.connection.prepare_cached(sql::META_SET)?.execute(params!["journal_row_max", end])?;
         }
         let mut count = 0;
         for execution in &old {
@@ -94,14 +93,15 @@ fn prune_sessions(batch: &Batch<'_>, before: i64) -> rusqlite::Result<()> {
 }
 
 /// Returns the executions whose last entry is one of these rows, in the order in which they ended.
-fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>> {
-    let mut statement = batch.connection.prepare_cached(sql::FINISHED_HEADS)?;
-    let mut rows = statement.query([from, to])?;
+fn ended(batch: &Batch<'_>, stretch: (i64, i64)) -> Result<Vec<Old>, Stop> {
+    let mut statement = batch.connection.prepare_cached(sql::FINISHED_HEAD)?;
     let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
+    sheaf::list(batch.connection, stretch, |listed| {
+        let mut rows = statement.query((listed.execution, listed.number))?;
+        let Some(row) = rows.next()? else { return Ok(()) };
         let base = Base::read(row)?;
         // A damaged execution stays for somebody to look at.
-        let Ok(sheet) = base.sheet() else { continue };
+        let Ok(sheet) = base.sheet() else { return Ok(()) };
         found.push(Old {
             place_at: row.get(8)?,
             key: base.key,
@@ -109,7 +109,8 @@ fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>
             cold: sheet.cold,
             head: base.anchor.head,
         });
-    }
+        Ok(())
+    })?;
     Ok(found)
 }
 
@@ -133,13 +134,12 @@ fn belongings(batch: &Batch<'_>, old: &Old) -> Result<Belongings, Stop> {
         true => first_start(batch.connection, old.key, old.cold.first)?.tags.clone(),
         false => Vec::new(),
     };
-    let mut link = batch.connection.prepare_cached(sql::JOURNAL_LINK)?;
     let mut rows = Vec::new();
     // Through all runs: the first entry of each follows the last one of the run before.
     let mut next = Some(old.head);
     while let Some(row) = next {
-        let (previous, owner): (Option<i64>, i64) =
-            link.query_row([row], |found| Ok((found.get(0)?, found.get(2)?)))?;
+        let found = sheaf::find(batch.connection, row, |part| Ok((part.previous()?, part.execution()?)))?;
+        let (previous, owner) = found.ok_or_else(|| journal::missing(row))?;
         // Links lead back. A link that does not might lead round and round.
         if owner != old.key || previous.is_some_and(|previous| previous >= row) {
             return Err(Stop::corrupt(format!("journal row {row} is damaged")));
@@ -155,10 +155,7 @@ fn delete(batch: &mut Batch<'_>, old: &Old, Belongings { tags, rows }: &Belongin
     for tag in tags {
         remove.execute(params![old.namespace, tag.key.as_str(), tag.value.as_str(), old.key])?;
     }
-    let mut remove = batch.connection.prepare_cached(sql::PRUNE_JOURNAL)?;
-    for row in rows {
-        remove.execute([*row, old.key])?;
-    }
+    sheaf::remove(batch.connection, rows)?;
     batch.connection.prepare_cached(sql::PRUNE_RUNS)?.execute([old.key])?;
     batch.connection.prepare_cached(sql::PRUNE_INBOX)?.execute([old.key])?;
     batch.connection.prepare_cached(sql::PRUNE_EXECUTION)?.execute([old.key])?;

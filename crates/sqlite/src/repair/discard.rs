@@ -24,10 +24,10 @@ use crate::legible::LegibleRow;
 use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{indexed, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
-use crate::sql;
 use crate::store::SqliteStore;
 use crate::view::address;
 use crate::writer::Scheduling;
+use crate::{sheaf, sql};
 
 impl SqliteStore {
     /// Ends a damaged execution that [`repair`](Self::repair) cannot rebuild. It is cancelled by
@@ -336,19 +336,18 @@ fn told_parent(batch: &Batch<'_>, damaged: &Damaged) -> Result<Option<Parent>, S
 
 /// Removes everything that belongs to an execution except its row. It scans whole tables: no index
 /// serves such a rare request.
-fn forget(batch: &Batch<'_>, damaged: &Damaged) -> rusqlite::Result<()> {
-    for text in [sql::PRUNE_INBOX, sql::PRUNE_RUNS, sql::DISCARD_JOURNAL, sql::DISCARD_TAGS] {
-        batch.connection.prepare_cached(text)?.execute([damaged.legible.key])?;
+fn forget(batch: &Batch<'_>, damaged: &Damaged) -> Result<(), Stop> {
+    let key = damaged.legible.key;
+    for text in [sql::PRUNE_INBOX, sql::PRUNE_RUNS, sql::DISCARD_TAGS] {
+        batch.connection.prepare_cached(text)?.execute([key])?;
     }
-    Ok(())
+    sheaf::remove(batch.connection, &journal::rows_of(batch.connection, key)?)
 }
 
 /// Removes the parts that SQLite can free; `verify` reports the rest.
-fn forget_readable(batch: &Batch<'_>, salvage: &Salvage) -> rusqlite::Result<()> {
+fn forget_readable(batch: &Batch<'_>, salvage: &Salvage) -> Result<(), Stop> {
     let key = salvage.key;
-    for row in &salvage.journal {
-        batch.connection.prepare_cached(sql::PRUNE_JOURNAL)?.execute([*row, key])?;
-    }
+    sheaf::remove(batch.connection, &salvage.journal)?;
     for id in &salvage.inbox {
         batch.connection.prepare_cached(sql::DISCARD_MESSAGE)?.execute(params![key, id])?;
     }

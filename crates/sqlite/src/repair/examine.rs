@@ -18,7 +18,7 @@ use crate::rows::{epoch, indexed, integer, status, timestamp_maybe};
 use crate::sheet::{Base, Cold};
 use crate::tail::{Current, Steady};
 use crate::view::{address, run_chain};
-use crate::{newborns, sql};
+use crate::{newborns, sheaf, sql};
 
 /// The result of an examination of one execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -325,24 +325,24 @@ pub(crate) fn is_looked_after(
 
 /// Returns the rows of a chain from its beginning, or the place where it breaks.
 fn chain_rows(connection: &Connection, chain: &Chain) -> Result<Result<Vec<i64>, String>, Stop> {
-    let mut body = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = Vec::new();
     let mut next = Some(chain.head);
     let mut expected = chain.entry_count;
     for nth in (1..=chain.row_count).rev() {
         let Some(current) = next else { return Ok(Err(format!("entry {expected} is missing"))) };
-        let mut found = body.query([current, chain.key])?;
-        let Some(found) = found.next()? else {
+        let found = sheaf::find_of(connection, (current, chain.key), |part| {
+            let found = part.found()?;
+            Ok((found.seq, found.end(), found.previous))
+        })?;
+        let Some((from, to, previous)) = found else {
             return Ok(Err(format!("entry {expected} should be in journal row {current}, which is missing")));
         };
-        let found = Found::read(found)?;
-        if found.end() != expected || (nth == 1) != (found.seq == 1) {
-            let (from, to) = (found.seq, found.end());
+        if to != expected || (nth == 1) != (from == 1) {
             return Ok(Err(format!("journal row {current} has the entries {from} to {to}, not {expected}")));
         }
         rows.push(current);
-        next = found.previous;
-        expected = found.seq.saturating_sub(1);
+        next = previous;
+        expected = from.saturating_sub(1);
     }
     if rows.last() != Some(&chain.first) {
         return Ok(Err(format!("its journal does not begin in row {}", chain.first)));
@@ -376,10 +376,12 @@ fn check_run(
 
 /// Returns the run before this one: its last row precedes the first row of this run.
 fn run_before(connection: &Connection, run: Run) -> Result<Option<Run>, Stop> {
-    let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
     let key = run.chain.key;
-    let head: Option<i64> = link.query_row([run.chain.first], |row| row.get(0))?;
-    let Some(head) = head else { return Ok(None) };
+    let link = |row| {
+        let found = sheaf::find(connection, row, |part| Ok((part.previous()?, part.seq()?)))?;
+        found.ok_or_else(|| journal::missing(row))
+    };
+    let (Some(head), _) = link(run.chain.first)? else { return Ok(None) };
     if run.number <= 1 {
         return Err(Stop::corrupt(format!("its first entry follows journal row {head}")));
     }
@@ -387,8 +389,7 @@ fn run_before(connection: &Connection, run: Run) -> Result<Option<Run>, Stop> {
     // Only the rows themselves say where an earlier run begins.
     let (mut first, mut row_count) = (head, 1);
     loop {
-        let found = link.query_row([first], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-        let (previous, seq): (Option<i64>, i64) = found.ok_or_else(|| journal::missing(first))?;
+        let (previous, seq) = link(first)?;
         if seq <= 1 {
             break;
         }
@@ -427,29 +428,37 @@ fn fold(
     (run, address): (Run, &Address),
     rows: &[i64],
 ) -> Result<Option<Execution>, Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut folded: Option<Execution> = None;
     for row in rows {
-        let mut found = statement.query([*row, run.chain.key])?;
-        let found = found.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-        let found = Found::read(found)?;
-        let happened = found.last().and_then(Entry::happening_of).map(|(_, happening)| happening as u8);
-        if happened != found.happened {
-            return Err(Stop::corrupt(format!("journal row {row} tells the feed something else")));
-        }
-        for record in found.records() {
-            let (seq, bytes) = record?;
-            let record = Record { seq, bytes: bytes.to_vec() };
-            let entry =
-                record.entry().map_err(|error| Stop::corrupt(format!("journal row {row}: {error}")))?;
-            match &mut folded {
-                Some(execution) => execution.apply(&entry),
-                None => folded = Execution::fold(address.clone(), run.number, [&entry]),
-            }
-        }
+        let found = sheaf::find_of(connection, (*row, run.chain.key), |part| {
+            fold_row((run.number, address), (*row, &part.found()?), &mut folded)
+        })?;
+        found.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         if folded.is_none() {
             return Ok(None);
         }
     }
     Ok(folded)
+}
+
+/// Folds the entries of one row.
+fn fold_row(
+    (run, address): (u32, &Address),
+    (row, found): (i64, &Found<'_>),
+    folded: &mut Option<Execution>,
+) -> Result<(), Stop> {
+    let happened = found.last().and_then(Entry::happening_of).map(|(_, happening)| happening as u8);
+    if happened != found.happened {
+        return Err(Stop::corrupt(format!("journal row {row} tells the feed something else")));
+    }
+    for record in found.records() {
+        let (seq, bytes) = record?;
+        let record = Record { seq, bytes: bytes.to_vec() };
+        let entry = record.entry().map_err(|error| Stop::corrupt(format!("journal row {row}: {error}")))?;
+        match folded {
+            Some(execution) => execution.apply(&entry),
+            None => *folded = Execution::fold(address.clone(), run, [&entry]),
+        }
+    }
+    Ok(())
 }

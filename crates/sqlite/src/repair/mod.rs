@@ -47,11 +47,10 @@ use crate::error::Stop;
 use crate::gaps::walk;
 use crate::indexes::{self, RebuildWork};
 use crate::interned::Interned;
-use crate::rows::unsigned;
-use crate::sql;
 use crate::store::SqliteStore;
 use crate::view::View;
 use crate::writer::Scheduling;
+use crate::{sheaf, sql};
 use examine::{Counts, Verdict, examine};
 use names::RepairNamesWork;
 use order::{OrderWork, TABLES};
@@ -305,12 +304,12 @@ fn find_last_rows(
     if leads.is_empty() {
         return Ok(searched_to);
     }
-    let gaps = walk(connection, (sql::REPAIR_ROWS, 0), |row| {
-        searched_to = row.get(0)?;
+    let gaps = sheaf::walk(connection, |row| {
+        searched_to = row.number;
         // A damaged row may name no execution.
-        if let Some(lead) = row.get(1).ok().and_then(|key: i64| leads.get_mut(&key)) {
+        if let Some(lead) = row.execution.and_then(|key| leads.get_mut(&key)) {
             lead.last_row = Some(searched_to);
-            lead.byte_count = lead.byte_count.saturating_add(row.get(2).map_or(0, unsigned));
+            lead.byte_count = lead.byte_count.saturating_add(row.byte_count);
         }
         Ok(ControlFlow::Continue(()))
     })?;

@@ -24,7 +24,7 @@ use crate::mail::message;
 use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{Raw, indexed, integer, micros};
 use crate::sheet::{Cold, Draft, Sheet};
-use crate::{sql, tail};
+use crate::{journal, sql, tail};
 
 /// Rebuilds some executions as far as possible.
 pub(crate) struct RepairWork {
@@ -150,8 +150,7 @@ impl RepairWork {
         batch: &mut Batch<'_>,
         (lead, legible): (&Lead, &LegibleRow),
     ) -> Result<Vec<String>, Stop> {
-        let mut later = batch.connection.prepare_cached(sql::REPAIR_LATER_ROW)?;
-        let later: Option<i64> = later.query_row([lead.key, self.searched_to], |row| row.get(0))?;
+        let later = journal::last_row_after(batch.connection, lead.key, self.searched_to)?;
         let (truth, opened) = judge(batch, legible, later.or(lead.last_row))?;
         truth.check_id(batch)?;
         let mut done = Vec::new();
@@ -216,7 +215,7 @@ fn judge(
             }
             Err(match head {
                 Some(head) if head < last => Stop::corrupt("its journal goes on behind its head"),
-                Some(head) => crate::journal::missing(head),
+                Some(head) => journal::missing(head),
                 None => Stop::corrupt("its state and its head are damaged"),
             })
         }
@@ -477,8 +476,7 @@ mod tests {
         let (folder, store, _theirs) = pair();
         start(&store, "a");
         let raw = Connection::open(folder.path().join("a.db")).unwrap();
-        let insert =
-            "INSERT INTO abide_journal SELECT 2, execution, 1, 2, happened, skip, body FROM abide_journal";
+        let insert = "INSERT INTO abide_journal SELECT 2, execution, 1, 2, happened, skip, body, more FROM abide_journal";
         raw.execute_batch(insert).unwrap();
         raw.execute_batch("UPDATE abide_executions SET state = x'00'").unwrap();
         let leads = vec![Lead { last_row: Some(1), ..Lead::new(1) }];

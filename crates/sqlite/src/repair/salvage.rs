@@ -8,7 +8,7 @@ use crate::interned::Interned;
 use crate::journal;
 use crate::legible::meant_by;
 use crate::rows::Raw;
-use crate::sql;
+use crate::{sheaf, sql};
 
 /// The parts that SQLite can read, and so can free. The rest stays: a transaction that meets it is
 /// never committed.
@@ -31,10 +31,9 @@ impl Salvage {
         let found = by_id.query_row(params![namespace, address.id.as_str()], |row| row.get(0)).optional()?;
         let Some(key) = found.or(meant_by(&address.id)) else { return Ok(None) };
         let rows = journal::rows_of(connection, key)?;
-        let mut body = connection.prepare_cached(sql::JOURNAL_BODY)?;
         let mut journal = Vec::new();
         for row in &rows {
-            if read_or_not(body.exists([*row, key]).map_err(Stop::from))?.is_some() {
+            if read_or_not(sheaf::find(connection, *row, |_| Ok(())))?.is_some() {
                 journal.push(*row);
             }
         }

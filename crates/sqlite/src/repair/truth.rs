@@ -11,8 +11,8 @@ use crate::journal::{self, Chain, Found};
 use crate::place::ReadyQueue;
 use crate::rows::integer;
 use crate::sheet::{Anchor, Cold, Identity};
-use crate::sql;
 use crate::view::address;
+use crate::{sheaf, sql};
 
 /// Everything that can be derived from a journal with intact rows.
 pub(super) struct Truth {
@@ -133,20 +133,12 @@ impl Truth {
 
 /// Returns the chain of the run that ends with `head`, and its entries.
 pub(crate) fn run_to(connection: &Connection, key: i64, head: i64) -> Result<(Chain, Vec<Entry>), Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = Vec::new();
     let mut next = Some(head);
     while let Some(row) = next {
-        let mut found = statement.query([row, key])?;
-        let found = found.next()?.ok_or_else(|| journal::missing(row))?;
-        let found = Found::read(found)?;
-        let mut entries = Vec::new();
-        for record in found.records() {
-            let (seq, bytes) = record?;
-            let record = abide_store::Record { seq, bytes: bytes.to_vec() };
-            entries.push(record.entry().map_err(|error| Stop::corrupt(error.to_string()))?);
-        }
-        next = found.previous.filter(|_| found.seq > 1);
+        let found = sheaf::find_of(connection, (row, key), |part| entries_of(&part.found()?))?;
+        let (entries, previous) = found.ok_or_else(|| journal::missing(row))?;
+        next = previous;
         rows.push((row, entries));
     }
     rows.reverse();
@@ -160,11 +152,20 @@ pub(crate) fn run_to(connection: &Connection, key: i64, head: i64) -> Result<(Ch
     Ok((Chain { key, first, head, entry_count, row_count }, entries))
 }
 
+/// Returns the entries of a row, and the row before it in the same run.
+fn entries_of(found: &Found<'_>) -> Result<(Vec<Entry>, Option<i64>), Stop> {
+    let mut entries = Vec::new();
+    for record in found.records() {
+        let (seq, bytes) = record?;
+        let record = abide_store::Record { seq, bytes: bytes.to_vec() };
+        entries.push(record.entry().map_err(|error| Stop::corrupt(error.to_string()))?);
+    }
+    Ok((entries, found.previous.filter(|_| found.seq > 1)))
+}
+
 /// Returns the run before this one: its last row precedes the first row of this run.
 pub(crate) fn run_before(connection: &Connection, run: Chain) -> Result<Option<Chain>, Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
-    let mut found = statement.query([run.first, run.key])?;
-    let found = found.next()?.ok_or_else(|| journal::missing(run.first))?;
-    let previous = Found::read(found)?.previous;
+    let previous = sheaf::find_of(connection, (run.first, run.key), |part| Ok(part.found()?.previous))?;
+    let previous = previous.ok_or_else(|| journal::missing(run.first))?;
     previous.map(|head| run_to(connection, run.key, head).map(|(chain, _)| chain)).transpose()
 }

@@ -17,7 +17,7 @@ use crate::rows::{Raw, unsigned};
 use crate::store::SqliteStore;
 use crate::view::View;
 use crate::worker_view::worker;
-use crate::{schema, sql};
+use crate::{schema, sheaf, sql};
 
 /// The most problems that are reported.
 const PROBLEM_COUNT_MAX: usize = 100;
@@ -210,8 +210,12 @@ fn check_counts(
     if unsigned(tags) != counts.tag_count {
         found.add(format!("there are {tags} tags, the executions have {}", counts.tag_count));
     }
-    let rows: i64 = connection.query_row(sql::VERIFY_JOURNAL_COUNT, [], |row| row.get(0))?;
-    if unsigned(rows) != counts.row_count {
+    let mut rows = 0;
+    sheaf::walk(connection, |_| {
+        rows += 1;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    if rows != counts.row_count {
         found.add(format!("the journal has {rows} rows, the executions have {}", counts.row_count));
     }
     Ok(())
@@ -219,7 +223,6 @@ fn check_counts(
 
 fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
     let orphans = [
-        (sql::VERIFY_ORPHAN_JOURNAL, "journal row"),
         (sql::VERIFY_ORPHAN_RUNS, "an earlier run of execution"),
         (sql::VERIFY_ORPHAN_INBOX, "the inbox of execution"),
         (sql::VERIFY_ORPHAN_TAGS, "the tags of execution"),
@@ -228,6 +231,8 @@ fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::res
         let checked = check_orphans(connection, (text, what), found);
         found.told(what, checked)?;
     }
+    let checked = check_journal(connection, found);
+    found.told("journal row", checked)?;
     let checked = check_sessions(connection, found);
     found.told("the sessions", checked).map(drop)
 }
@@ -241,6 +246,26 @@ fn check_orphans(
     for row in statement.query_map([], |row| Raw::read(row, 0))? {
         found.add(format!("{what} {} belongs to nothing", row?));
     }
+    Ok(())
+}
+
+/// Reports journal rows of no execution, and bytes behind a row that are none.
+fn check_journal(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    const ORPHAN_COUNT_MAX: usize = 10;
+    let mut exists = connection.prepare_cached(sql::EXECUTION_EXISTS)?;
+    let mut left = ORPHAN_COUNT_MAX;
+    let gaps = sheaf::walk(connection, |row| {
+        if row.is_damaged_behind {
+            found.add(format!("what is behind journal row {} cannot be read", row.number));
+        }
+        let is_owned = row.execution.map_or(Ok(false), |key| exists.exists([key]))?;
+        if !is_owned && left > 0 {
+            left -= 1;
+            found.add(format!("journal row {} belongs to nothing", row.number));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    gaps.iter().for_each(|gap| found.add(format!("journal row {gap}")));
     Ok(())
 }
 

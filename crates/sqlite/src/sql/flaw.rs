@@ -9,16 +9,18 @@ pub(crate) const FLAW_STATE: &str = "
 UPDATE abide_executions
 SET state = ?3
 WHERE key = ?1 AND key = ?2";
+pub(crate) const FLAW_KEY: &str = "
+SELECT key
+FROM abide_executions
+WHERE id = ?1";
 pub(crate) const FLAW_OF_JOURNAL: &str = "
-SELECT execution, row, body
+SELECT row, execution, body, more
 FROM abide_journal
-WHERE execution = (SELECT key FROM abide_executions WHERE id = ?1)
-ORDER BY row DESC
-LIMIT 1 OFFSET ?2";
+ORDER BY row";
 pub(crate) const FLAW_JOURNAL: &str = "
 UPDATE abide_journal
-SET body = ?3
-WHERE execution = ?1 AND row = ?2";
+SET body = ?2, more = ?3
+WHERE row = ?1";
 pub(crate) const FLAW_OF_MESSAGE: &str = "
 SELECT execution, arrived, body
 FROM abide_inbox

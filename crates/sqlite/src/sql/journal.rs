@@ -1,55 +1,75 @@
 //! The journal, and the runs whose chains lie in it.
 
-pub(crate) const JOURNAL_APPEND: &str = "
-INSERT INTO abide_journal (execution, previous, seq, happened, skip, body)
+/// Rows of the table are sheaves of journal rows: see [`crate::sheaf`].
+pub(crate) const SHEAF_APPEND: &str = "
+INSERT INTO abide_journal (row, execution, previous, seq, happened, skip, body, more)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+/// Like [`SHEAF_APPEND`], for a sheaf of one row without a list of predecessors: each parameter
+/// costs as much as several columns, and a commit that is alone writes such a sheaf.
+pub(crate) const SHEAF_APPEND_ONE: &str = "
+INSERT INTO abide_journal (row, execution, previous, seq, happened, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-/// Like [`JOURNAL_APPEND`], for the first row of an execution: it has no predecessor, and its last
-/// entry, the first, says that a run began (1).
-pub(crate) const JOURNAL_BEGIN: &str = "
-INSERT INTO abide_journal (execution, seq, happened, skip, body)
-VALUES (?1, 1, 1, ?2, ?3)";
-/// Like [`JOURNAL_APPEND`], for a row without a list of predecessors: most have none.
-pub(crate) const JOURNAL_APPEND_TOLD: &str = "
-INSERT INTO abide_journal (execution, previous, seq, happened, body)
-VALUES (?1, ?2, ?3, ?4, ?5)";
-/// Like [`JOURNAL_APPEND_TOLD`], for a row that the feed does not report.
-pub(crate) const JOURNAL_APPEND_PLAIN: &str = "
-INSERT INTO abide_journal (execution, previous, seq, body)
-VALUES (?1, ?2, ?3, ?4)";
-pub(crate) const JOURNAL_RENUMBER: &str = "
+/// The sheaf that a row is in, if it exists. If not, this finds another one, whose bytes may lie on
+/// pages of their own that cannot be read. A sheaf of several rows fits on its page.
+pub(crate) const SHEAF_OF: &str = "
+SELECT row, execution, previous, seq, happened, skip,
+    CASE WHEN row = ?1 OR more IS NOT NULL THEN body END, more
+FROM abide_journal
+WHERE row <= ?1
+ORDER BY row DESC
+LIMIT 1";
+/// All sheaves that have one of these rows, and perhaps one that ends before them.
+pub(crate) const SHEAVES: &str = "
+SELECT row, execution, previous, seq, happened, skip, body, more
+FROM abide_journal
+WHERE row >= COALESCE((SELECT MAX(row) FROM abide_journal WHERE row <= ?1), ?1) AND row <= ?2
+ORDER BY row";
+/// The same without single rows of other executions: their bytes are not read.
+pub(crate) const SHEAVES_WITH: &str = "
+SELECT row, execution, previous, seq, happened, skip, body, more
+FROM abide_journal
+WHERE row >= COALESCE((SELECT MAX(row) FROM abide_journal WHERE row <= ?1), ?1) AND row <= ?2
+    AND (execution = ?3 OR more IS NOT NULL)
+ORDER BY row";
+/// The same without single rows that the feed does not report.
+pub(crate) const SHEAVES_TOLD: &str = "
+SELECT row, execution, previous, seq, happened, skip, body, more
+FROM abide_journal
+WHERE row >= COALESCE((SELECT MAX(row) FROM abide_journal WHERE row <= ?1), ?1) AND row <= ?2
+    AND (happened IS NOT NULL OR more IS NOT NULL)
+ORDER BY row";
+/// The same without the bytes of the first row of each.
+pub(crate) const SHEAVES_LISTED: &str = "
+SELECT row, execution, LENGTH(body), more
+FROM abide_journal
+WHERE row >= COALESCE((SELECT MAX(row) FROM abide_journal WHERE row <= ?1), ?1) AND row <= ?2
+ORDER BY row";
+/// Likewise, of all sheaves.
+pub(crate) const SHEAVES_AFTER: &str = "
+SELECT row, execution, LENGTH(body), more
+FROM abide_journal
+WHERE row > ?1
+ORDER BY row
+LIMIT ?2";
+pub(crate) const SHEAF_LAST: &str = "
+SELECT row, more
+FROM abide_journal
+ORDER BY row DESC
+LIMIT 1";
+pub(crate) const SHEAF_CUT: &str = "
 UPDATE abide_journal
-SET row = ?2
+SET more = ?2
 WHERE row = ?1";
-pub(crate) const JOURNAL_LINK: &str = "
-SELECT previous, seq, execution
-FROM abide_journal
+pub(crate) const SHEAF_DELETE: &str = "
+DELETE FROM abide_journal
 WHERE row = ?1";
-pub(crate) const JOURNAL_SKIP: &str = "
-SELECT skip, execution
-FROM abide_journal
-WHERE row = ?1";
-pub(crate) const JOURNAL_BODY: &str = "
-SELECT row, execution, previous, seq, happened, skip, body
-FROM abide_journal
-WHERE row = ?1 AND execution = ?2";
-pub(crate) const JOURNAL_TAIL: &str = "
-SELECT row, execution, previous, seq, happened, skip, body
-FROM abide_journal
-WHERE row > ?1 AND row <= ?2
-ORDER BY row";
-pub(crate) const JOURNAL_RANGE: &str = "
-SELECT row, execution, previous, seq, happened, skip, body
-FROM abide_journal
-WHERE row BETWEEN ?1 AND ?2 AND execution = ?3
-ORDER BY row";
-pub(crate) const FEED: &str = "
-SELECT j.row, j.execution, j.previous, j.seq, j.happened, j.skip, j.body,
-    e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state
-FROM abide_journal AS j
-JOIN abide_executions AS e ON e.key = j.execution
-WHERE j.row > ?1 AND j.row <= ?2 AND j.happened IS NOT NULL
-ORDER BY j.row
-LIMIT ?3";
+/// The greatest number of a row that was pruned.
+pub(crate) const JOURNAL_ROW_PRUNED: &str = "
+SELECT COALESCE((SELECT value FROM abide_meta WHERE name = 'journal_row_max'), 0)";
+pub(crate) const FEED_EXECUTION: &str = "
+SELECT key, namespace, id, queue, parent, head, version, state
+FROM abide_executions
+WHERE key = ?1";
 pub(crate) const RUN_AT: &str = "
 SELECT run
 FROM abide_runs

@@ -79,7 +79,8 @@ CREATE TABLE abide_journal (
     seq,
     happened,
     skip,
-    body
+    body,
+    more
 );
 CREATE TABLE abide_runs (
     execution INTEGER NOT NULL,

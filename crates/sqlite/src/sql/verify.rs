@@ -42,14 +42,6 @@ WHERE queue >> 16 = ?1";
 pub(crate) const ROUTE_DELETE: &str = "
 DELETE FROM abide_routes
 WHERE id = ?1";
-pub(crate) const VERIFY_JOURNAL_COUNT: &str = "
-SELECT COUNT(*)
-FROM abide_journal";
-pub(crate) const VERIFY_ORPHAN_JOURNAL: &str = "
-SELECT row
-FROM abide_journal
-WHERE execution NOT IN (SELECT key FROM abide_executions)
-LIMIT 10";
 pub(crate) const VERIFY_ORPHAN_RUNS: &str = "
 SELECT DISTINCT execution
 FROM abide_runs
@@ -87,16 +79,6 @@ FROM abide_executions AS child
 JOIN abide_executions AS parent ON parent.key = child.parent AND parent.namespace = child.namespace
 LEFT JOIN abide_runs AS run ON run.execution = parent.key AND run.run = child.parent_run
 WHERE child.key = ?1 AND child.parent_run IS NOT NULL";
-pub(crate) const REPAIR_ROWS: &str = "
-SELECT row, execution, LENGTH(body)
-FROM abide_journal
-WHERE row > ?1
-ORDER BY row
-LIMIT ?2";
-pub(crate) const REPAIR_LATER_ROW: &str = "
-SELECT MAX(row)
-FROM abide_journal
-WHERE row > ?2 AND execution = ?1";
 /// By way of an index, and nothing is read but the index.
 pub(crate) const COPIES_OF_IDS: &str = "
 SELECT rowid, execution, id, NULL
@@ -177,9 +159,6 @@ SELECT namespace, id, parent_run
 FROM abide_executions INDEXED BY abide_executions_parent
 WHERE parent IS NOT NULL AND parent = ?1 AND place <> 4
 ORDER BY key";
-pub(crate) const DISCARD_JOURNAL: &str = "
-DELETE FROM abide_journal
-WHERE execution = ?1";
 pub(crate) const DISCARD_INBOX_IDS: &str = "
 SELECT id
 FROM abide_inbox

@@ -61,6 +61,7 @@ pub(crate) fn kid() -> Op {
 /// Returns the store after this SQL was run on its file.
 pub(crate) fn damaged(fixture: &Fixture, store: &Arc<SqliteStore>, damage: &str) -> Arc<SqliteStore> {
     store.close();
+    abide_sqlite::flaw::unbind(&fixture.raw());
     fixture.raw().execute_batch(damage).expect("the damage can be done");
     fixture.open()
 }

@@ -419,6 +419,7 @@ fn the_answer_of_a_child_whose_state_is_damaged_is_found() {
     let mut family = family(2);
     family.complete(&[0]);
     let damage = "UPDATE abide_executions SET state = x'00' WHERE id = 'k0'";
+    abide_sqlite::flaw::unbind(&family.fixture.raw());
     family.fixture.raw().execute_batch(damage).expect("the damage can be done");
     assert_eq!(unread(&family.store), [done(0)], "its journal is sound");
     assert_eq!(family.taken_over(), [done(0)]);

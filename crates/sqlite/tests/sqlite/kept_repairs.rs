@@ -44,6 +44,7 @@ impl Family {
     /// Damages the file while its worker is dead, and opens it again.
     fn damage(&mut self, damage: &str) {
         self.store.close();
+        abide_sqlite::flaw::unbind(&self.fixture.raw());
         self.fixture.raw().execute_batch(damage).expect("the damage can be done");
         self.fixture.clock.advance(Duration::from_secs(60));
         self.store = self.fixture.open();
