@@ -7,6 +7,9 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::{sheaf, sql};
 
+/// The size of a page of a new file.
+pub const PAGE_BYTES: usize = crate::schema::PAGE_BYTES;
+
 /// A row of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {

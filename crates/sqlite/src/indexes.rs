@@ -85,7 +85,7 @@ impl Operation for RebuildWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-
+    /// That of a file that abide did not make.
     const PAGE_BYTES: usize = 4_096;
 
     /// Four tables, each of several pages.

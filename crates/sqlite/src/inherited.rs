@@ -161,6 +161,7 @@ fn page_bytes(header: &[u8; HEADER_BYTES]) -> Option<u32> {
 mod tests {
     use super::*;
 
+    /// That of a file that abide did not make.
     const PAGE_BYTES: u64 = 4_096;
 
     fn frames(count: u64) -> u64 {

@@ -92,8 +92,10 @@ fn measure(
 ) -> rusqlite::Result<Commits> {
     let payload = vec![b'x'; payload_bytes];
     // A commit writes the last page of the table and the added pages, and one more now and then.
-    let page_count = 2 + rows * (payload_bytes + 16) / 4_000;
-    let round_count = usize::try_from(RESTART_AT_BYTES / 4_120).unwrap_or(usize::MAX) / page_count;
+    let page_count = 2 + rows * (payload_bytes + 16) / (schema::PAGE_BYTES - 48);
+    let round_count = usize::try_from(RESTART_AT_BYTES / (schema::PAGE_BYTES as u64 + 24))
+        .unwrap_or(usize::MAX)
+        / page_count;
     let mut took = Vec::new();
     let mut sum = Duration::ZERO;
     while sum < duration {
@@ -139,6 +141,7 @@ impl Scratch {
 
     fn open(&self) -> rusqlite::Result<Connection> {
         let connection = Connection::open(&self.0)?;
+        connection.execute_batch(sql::PAGE_SIZE)?;
         connection.query_row(sql::JOURNAL_MODE_WAL, [], |_| Ok(()))?;
         connection.execute_batch(sql::PRAGMAS)?;
         connection.execute_batch(sql::PRAGMAS_WRITER)?;

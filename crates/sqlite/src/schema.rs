@@ -27,6 +27,9 @@ pub(crate) const SCHEMA_VERSION: i64 = sql::MIGRATIONS.len() as i64;
 /// Older libraries can lose commits of a write-ahead log when a checkpoint meets a restart.
 const LIBRARY_VERSION_MIN: i32 = 3_051_003;
 
+/// The size of a page of a new file, as [`sql::PAGE_SIZE`] sets it.
+pub(crate) const PAGE_BYTES: usize = 2_048;
+
 /// More than the number of statements, so each is prepared once.
 const STATEMENT_COUNT_MAX: usize = 160;
 
@@ -78,6 +81,7 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
     counters::attach(&connection);
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
     set_patience(&connection, options)?;
+    connection.execute_batch(sql::PAGE_SIZE)?;
     if wal {
         begin_wal(&connection, options)?;
     }

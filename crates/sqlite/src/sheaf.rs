@@ -20,10 +20,10 @@ use crate::gaps::{self, Gap};
 use crate::journal::{Found, Link};
 use crate::packing::put_length;
 use crate::rows::{count, integer, unsigned};
-use crate::sql;
+use crate::{schema, sql};
 
 /// The most bytes of journal rows in a sheaf of several: so many fit on a page.
-const SHEAF_BYTES_MAX: usize = 3_900;
+const SHEAF_BYTES_MAX: usize = schema::PAGE_BYTES - 148;
 
 /// The journal rows of a transaction that are not in the table yet.
 #[derive(Debug, Default)]

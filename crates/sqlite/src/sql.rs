@@ -88,6 +88,9 @@ pub(crate) const REINDEX_INBOX: [&str; 3] =
 pub(crate) const STRUCTURE: &str = "PRAGMA quick_check(100000)";
 pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(20)";
 
+/// For a file that is still empty. A commit of one short workflow writes a few pages whole, so
+/// smaller pages are less to write and to sync.
+pub(crate) const PAGE_SIZE: &str = "PRAGMA page_size = 2048";
 /// For every connection to a file.
 pub(crate) const PRAGMAS: &str = "
 PRAGMA locking_mode = NORMAL;

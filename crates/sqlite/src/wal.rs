@@ -32,7 +32,7 @@ use crate::writer::{Scheduling, WriteQueue};
 use crate::{Options, counters, sql};
 
 /// The size of a frame of the log: a page and its header.
-const FRAME_BYTES: u64 = 4_096 + 24;
+const FRAME_BYTES: u64 = schema::PAGE_BYTES as u64 + 24;
 /// The used part of the log before its file is sized: a process that writes little should leave
 /// little behind.
 const USED_BYTES_BEFORE_SIZING: u64 = 1 << 20;

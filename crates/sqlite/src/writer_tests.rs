@@ -12,6 +12,7 @@ use super::*;
 use crate::fixture::{inside, message, name, pair, register, start, start_of, submit, try_submit};
 use crate::job::Operation;
 use crate::lockfile::{self, Absences, Sign};
+use crate::schema::PAGE_BYTES;
 use crate::stepped::Stepped;
 use crate::{Options, SqliteStore};
 
@@ -273,8 +274,6 @@ fn who_can_do_without_what_failed_is_done_again_also_when_nobody_is_beside_it() 
         assert_eq!(block_on(answer).is_ok(), learns);
     }
 }
-
-const PAGE_BYTES: usize = 4_096;
 
 /// Returns the first page below the root page of a table or index, and the place of its number in
 /// the file.

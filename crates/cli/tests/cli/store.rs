@@ -68,6 +68,13 @@ async fn wordy(ctx: Ctx, _: ()) -> Result<usize> {
 }
 
 /// Returns a store with one execution of each sort, whose worker has gone.
+/// Runs SQL on a file.
+fn damage_by(path: String, damage: &str) {
+    let database = abide::rusqlite::Connection::open(path).unwrap();
+    abide_sqlite::flaw::unbind(&database);
+    database.execute_batch(damage).unwrap();
+}
+
 async fn left_behind() -> TestStore {
     let place = TestStore::new();
     let abide = place.open().await;
@@ -554,7 +561,7 @@ async fn a_damaged_state_is_named_and_rebuilt() {
     let before = place.abide(&["show", "nap-1", "-o", "json"]).ok().json();
     let path = place.url().trim_start_matches("sqlite:").to_owned();
     let damage = "UPDATE abide_executions SET state = x'00' WHERE id = 'nap-1'";
-    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    damage_by(path, damage);
     let found = place.abide(&["verify"]);
     assert!(found.code != 0 && found.stdout.contains("is damaged: it is cut short"), "{found:?}");
     let listed = place.abide(&["list", "--status", "damaged", "-o", "json"]).ok();
@@ -584,7 +591,7 @@ async fn a_damaged_message_is_dropped_by_name() {
     drop().refused(4, none);
     let path = place.url().trim_start_matches("sqlite:").to_owned();
     let damage = "UPDATE abide_inbox SET body = x'00' WHERE body IS NOT NULL";
-    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    damage_by(path, damage);
     assert_eq!(place.abide(&["verify"]).code, 1);
     let dropped = drop().ok();
     assert!(dropped.stderr.contains("was dropped, and is lost"), "{dropped:?}");
@@ -601,7 +608,7 @@ async fn an_execution_with_a_damaged_message_is_shown_without_it() {
     let path = place.url().trim_start_matches("sqlite:").to_owned();
     let damage = "UPDATE abide_inbox SET body = x'00'
         WHERE arrived = (SELECT MAX(arrived) FROM abide_inbox WHERE body IS NOT NULL)";
-    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    damage_by(path, damage);
     let shown = place.abide(&["show", "family-1"]);
     assert_eq!(shown.code, 1, "{shown:?}");
     let said = "not all of execution \"family-1\" can be read; abide why family-1 says what can be done, \
@@ -625,7 +632,7 @@ async fn an_execution_with_a_damaged_entry_is_shown_without_it() {
     let damage = "UPDATE abide_journal SET body = x'00' WHERE execution = (SELECT key FROM abide_executions
         WHERE id = 'family-1') AND row = (SELECT MAX(row) FROM abide_journal WHERE execution = (SELECT key FROM
         abide_executions WHERE id = 'family-1'))";
-    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    damage_by(path, damage);
     let shown = place.abide(&["show", "family-1", "-o", "json"]);
     assert_eq!(shown.code, 1, "{shown:?}");
     let shown = shown.json();
@@ -649,7 +656,7 @@ async fn why_and_show_of_a_parent_name_its_damaged_child() {
     let place = left_behind().await;
     let path = place.url().trim_start_matches("sqlite:").to_owned();
     let damage = "UPDATE abide_executions SET state = x'00' WHERE id = 'child'";
-    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    damage_by(path, damage);
     let why = place.abide(&["why", "family-1", "-o", "json"]).ok().json();
     let said = r#"workflow "family-1" is waiting for child "child" (at crates/cli/tests/cli/store.rs:43), which is damaged: the state of execution "child""#;
     assert_eq!(why["status"], "waiting");
@@ -665,6 +672,7 @@ async fn a_parent_gets_over_a_child_that_cannot_be_rebuilt() {
     let damage = "UPDATE abide_journal SET body = x'00'
                   WHERE execution = (SELECT key FROM abide_executions WHERE id = 'child')";
     let database = abide::rusqlite::Connection::open(path).unwrap();
+    abide_sqlite::flaw::unbind(&database);
     let first = "SELECT min(row) FROM abide_journal WHERE body = x'00'";
     database.execute_batch(damage).unwrap();
     let row: i64 = database.query_row(first, [], |row| row.get(0)).unwrap();
@@ -695,7 +703,7 @@ async fn a_parent_gets_over_a_child_of_which_nothing_can_be_read() {
     let damage = "UPDATE abide_journal SET body = x'00'
                   WHERE execution = (SELECT key FROM abide_executions WHERE id = 'child');
                   UPDATE abide_executions SET state = x'00' WHERE id = 'child'";
-    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    damage_by(path, damage);
     place.abide(&["verify", "--repair", "--discard", "child"]).ok();
     let lost = r#"execution "child": it was damaged, and was discarded"#;
     place.abide(&["retry", "child"]).refused(4, lost);

@@ -11,6 +11,7 @@ use abide_store::{Changes, Commit, Feed, FeedFrom, Hold, List, Read, Store, Targ
 
 use crate::disorder::{found_by_tag, repaired, tagged};
 use crate::fixture::{Fixture, Held, address, complete, flow, message, name, signal, start, step, submit};
+use crate::pages::PAGE_BYTES;
 
 /// Returns the file of a store with some data of each kind.
 fn filled(fixture: &Fixture) -> Vec<u8> {
@@ -107,7 +108,11 @@ fn every_changed_byte_is_found_or_is_read_by_nobody() {
         let is_found = verdict(&path, &fixture.clock) != Ok(true);
         if !is_found && picture(&path, &fixture.clock).as_ref() != Ok(&expected) {
             let around = &whole[at.saturating_sub(24)..(at + 24).min(whole.len())];
-            missed.push(format!("byte {at} ^ {flip:#x}, page {}: {}", at / 4_096 + 1, around.escape_ascii()));
+            missed.push(format!(
+                "byte {at} ^ {flip:#x}, page {}: {}",
+                at / PAGE_BYTES + 1,
+                around.escape_ascii()
+            ));
         }
     }
     assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
@@ -220,7 +225,7 @@ fn a_repair_ends_and_leaves_alone_what_is_sound() {
         }
         std::fs::write(&path, &bytes).expect("it can be written");
         let around = whole[at.saturating_sub(16)..(at + 16).min(whole.len())].escape_ascii();
-        let where_ = format!("byte {at} ^ {flip:#x}, page {}: {around}", at / 4_096 + 1);
+        let where_ = format!("byte {at} ^ {flip:#x}, page {}: {around}", at / PAGE_BYTES + 1);
         let found = blame(&path, &fixture.clock, &expected);
         blames.extend(found.into_iter().map(|found| format!("{where_}\n    {found}")));
     }

@@ -10,14 +10,13 @@ use abide_store::conformance::block_on;
 use abide_store::{Beat, Claim, List, Store, View};
 
 use crate::fixture::{Fixture, Held, Seat, complete, flow, message, name, signal, start, submit};
-use crate::pages::change;
+use crate::pages::{PAGE_BYTES, change};
 
 const ROOTS: &str = "
 SELECT name, rootpage
 FROM sqlite_schema
 WHERE type = 'index' AND tbl_name = ?1
 ORDER BY rootpage";
-const PAGE_BYTES: usize = 4_096;
 
 /// Returns a file with four ready executions, each with this mail.
 fn filled(mail: &[Body]) -> (Fixture, Vec<u8>) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use abide_core::{Body, Payload};
+use abide_sqlite::flaw::PAGE_BYTES;
 use abide_sqlite::{Options, SqliteStore};
 
 use crate::fixture::{Fixture, flow, look, message, start, submit};
@@ -118,7 +119,7 @@ fn a_log_that_cannot_be_read_is_no_error() {
         ("a page size of no power of two", changed(10, 0x11)),
         ("a huge page size", changed(8, 0x40)),
         ("other salts in the header", changed(16, whole[16] ^ 1)),
-        ("other salts in a frame", changed(32 + 4_120 + 8, whole[16] ^ 1)),
+        ("other salts in a frame", changed(32 + (PAGE_BYTES + 24) + 8, whole[16] ^ 1)),
     ];
     for (what, log) in rows {
         let fixture = Fixture::new();

@@ -12,7 +12,7 @@ use abide_store::{Changes, Claim, Commit, Error, Feed, FeedFrom, Hold, List, Rea
 use crate::aside::with_status;
 use crate::fixture::{Fixture, address, flow, message, name, signal, start, step, submit, worker};
 
-pub(crate) const PAGE_BYTES: usize = 4_096;
+pub(crate) use abide_sqlite::flaw::PAGE_BYTES;
 
 /// Changes the bytes of a file that nobody has open.
 pub(crate) fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -245,7 +245,8 @@ fn a_state_that_cannot_be_read_keeps_no_other_from_being_looked_after() {
     seat.retire();
     store.close();
     change(&fixture.path(), |bytes| {
-        let is_filled = |page: &&mut [u8]| page.iter().filter(|byte| **byte == FILL).count() > 3_000;
+        let is_filled =
+            |page: &&mut [u8]| page.iter().filter(|byte| **byte == FILL).count() > PAGE_BYTES * 3 / 4;
         let count = (bytes.len() / PAGE_BYTES) as u32;
         let has_next = |page: &&mut [u8]| {
             (1..=count).contains(&u32::from_be_bytes(page[..4].try_into().expect("four bytes")))
