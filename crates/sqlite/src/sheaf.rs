@@ -451,16 +451,24 @@ pub(crate) fn remove(connection: &Connection, rows: &[i64]) -> Result<(), Stop> 
     let mut rows = rows.to_vec();
     rows.sort_unstable();
     let mut rest = rows.as_slice();
-    while let [row, ..] = rest {
-        let Some((first, more)) = bytes_of(connection, *row)? else { return Ok(()) };
+    while let [row, others @ ..] = rest {
+        let Some((first, more)) = bytes_of(connection, *row)? else {
+            rest = others;
+            continue;
+        };
         let end = behind(first, &more).last().map_or(first, |(last, ..)| last);
-        let (here, others) = rest.split_at(rest.partition_point(|row| *row <= end).max(1));
+        if *row > end {
+            // It is gone, or behind damage.
+            rest = others;
+            continue;
+        }
+        let (here, others) = rest.split_at(rest.partition_point(|row| *row <= end));
         split(connection, (first, &more), |number, last| {
             let stays = match planted(Bug::SheafThrownAway) {
                 true => here.iter().all(|removed| *removed > number),
                 false => here.binary_search(&number).is_err(),
             };
-            stays.then_some(if last + 1 == number { Joins::Last } else { Joins::Nothing })
+            stays.then_some(if last.checked_add(1) == Some(number) { Joins::Last } else { Joins::Nothing })
         })?;
         rest = others;
     }
