@@ -34,7 +34,7 @@ impl Execution {
             _ => return None,
         };
         let body = Body::ChildDone { run: parent.run, op: parent.op.clone(), outcome };
-        let by = By(text::titled("child", &self.address().id).into());
+        let by = By(text::titled("child", &self.address().id));
         Some(self.message_to(parent.id.clone(), DONE, (by, body)))
     }
 

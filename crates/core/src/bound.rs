@@ -95,7 +95,7 @@ impl By {
     fn bounded(self) -> Self {
         match self.0.len() {
             0..=Bounds::REASON_BYTES_MAX => self,
-            _ => Self(short(self.0.into_owned()).into()),
+            _ => Self(short(self.0.to_string()).into()),
         }
     }
 }

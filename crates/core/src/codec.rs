@@ -86,7 +86,11 @@ impl Flavor for Appended {
 
     #[inline]
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
+        match bytes {
+            // Most numbers and lengths have one byte.
+            [byte] => self.0.push(*byte),
+            _ => self.0.extend_from_slice(bytes),
+        }
         Ok(())
     }
 

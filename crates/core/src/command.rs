@@ -1,6 +1,5 @@
 //! Commands to an execution, and their consequences.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use crate::grow::growable;
 use crate::{
     ContentHash, Event, ExecutionId, Failure, Fingerprint, Foreign, InvalidName, Message, MessageId, Name,
     NameClash, Op, Outcome, Payload, RejectedSignal, Start, Status, StepRecord, Timestamp, TooLarge,
-    TreeOrder, text,
+    TreeOrder, Words, text,
 };
 
 /// A change that the holder of the lease wants to record.
@@ -198,12 +197,12 @@ pub struct Decision {
 /// The author of an order or message: a user, a program, a parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct By(pub Cow<'static, str>);
+pub struct By(pub Words);
 
 impl By {
     /// Returns the name for programs that use the library and set no other name.
     pub fn client() -> Self {
-        Self(Cow::Borrowed("client"))
+        Self(Words::fixed(&"client"))
     }
 }
 

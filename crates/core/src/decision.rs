@@ -22,16 +22,21 @@ impl Decision {
     #[inline]
     pub fn record_from(
         self,
-        mut site: Option<SiteMark>,
+        site: Option<SiteMark>,
         execution: &mut Execution,
         now: Timestamp,
     ) -> (Option<Entry>, Vec<Message>) {
-        let number = |event| {
-            let seq = execution.entry_count().saturating_add(1);
-            let entry = Entry { seq, at: now, event, site: site.take() };
-            execution.apply(&entry);
-            entry
-        };
-        (self.event.map(number), self.outgoing)
+        (self.event.map(|event| execution.record(event, site, now)), self.outgoing)
+    }
+}
+
+impl Execution {
+    /// Numbers the event of a decision, which comes from this place in the code, and folds it in.
+    #[inline]
+    pub fn record(&mut self, event: Event, site: Option<SiteMark>, now: Timestamp) -> Entry {
+        let seq = self.entry_count().saturating_add(1);
+        let entry = Entry { seq, at: now, event, site };
+        self.apply(&entry);
+        entry
     }
 }

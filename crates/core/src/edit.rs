@@ -25,10 +25,16 @@ pub enum EditFate {
 /// anything else.
 #[derive(Debug, Default)]
 pub struct EditFates {
-    /// The entries at which the code was last blocked at a step that needs a decision.
-    blocked_at: HashMap<OpIndex, u64, KeyHasher>,
     /// The last entry that only advancing code can have caused.
     went_on_at: u64,
+    /// The rest, which few journals have.
+    tables: Option<Box<Tables>>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    /// The entries at which the code was last blocked at a step that needs a decision.
+    blocked_at: HashMap<OpIndex, u64, KeyHasher>,
     /// Operations that somebody accepted as recorded, with the input that the code had for them.
     accepted: HashMap<OpIndex, Vec<ContentHash>, KeyHasher>,
     /// The last entries with which somebody let an operation run again.
@@ -42,13 +48,13 @@ impl EditFates {
     pub fn look_at(&mut self, entry: &Entry) {
         match &entry.event {
             Event::Blocked { reason: Block::Unrecordable { op, .. }, .. } => {
-                self.blocked_at.insert(op.index(), entry.seq);
+                self.tables().blocked_at.insert(op.index(), entry.seq);
             }
             Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Rerun, .. }), .. } => {
-                self.rerun_at.insert(op.index(), entry.seq);
+                self.tables().rerun_at.insert(op.index(), entry.seq);
             }
             Event::Unblocked { remedied: Some(Remedied { op, declared: Some(declared), .. }), .. } => {
-                self.accepted.entry(op.index()).or_default().push(**declared);
+                self.tables().accepted.entry(op.index()).or_default().push(**declared);
             }
             Event::Blocked { .. }
             | Event::Unblocked { .. }
@@ -58,9 +64,10 @@ impl EditFates {
             | Event::CancelRequested { .. }
             | Event::DeadlinePassed { .. } => {}
             Event::StepRecorded(StepRecord { op, outcome: Outcome::Unrecordable(_), input, .. }) => {
+                let lost_inputs = &mut self.tables().lost_inputs;
                 match input {
-                    Some(input) => self.lost_inputs.insert(op.index(), (**input).clone()),
-                    None => self.lost_inputs.remove(&op.index()),
+                    Some(input) => lost_inputs.insert(op.index(), (**input).clone()),
+                    None => lost_inputs.remove(&op.index()),
                 };
                 self.went_on_at = entry.seq;
             }
@@ -68,10 +75,14 @@ impl EditFates {
         }
     }
 
+    fn tables(&mut self) -> &mut Tables {
+        self.tables.get_or_insert_default()
+    }
+
     /// Returns the input that an outcome is for. A result that somebody set is for the input of the
     /// result that was lost.
     pub fn input_of<'a>(&'a self, entry: &'a Entry) -> Option<&'a Fingerprint> {
-        let lost = || self.lost_inputs.get(&entry.event.op()?.index());
+        let lost = || self.tables.as_ref()?.lost_inputs.get(&entry.event.op()?.index());
         let is_edit = entry.event.is_edit() && !planted(Bug::EditForAnyInput);
         entry.event.input().or_else(|| if is_edit { lost() } else { None })
     }
@@ -85,7 +96,8 @@ impl EditFates {
         else {
             return None;
         };
-        if self.blocked_at.get(&op.index()).is_some_and(|blocked_at| *blocked_at > entry.seq) {
+        let blocked_at = self.tables.as_ref().and_then(|tables| tables.blocked_at.get(&op.index()));
+        if blocked_at.is_some_and(|blocked_at| *blocked_at > entry.seq) {
             return Some(EditFate::Refuted);
         }
         (self.went_on_at > entry.seq).then_some(EditFate::Kept)
@@ -98,13 +110,15 @@ impl EditFates {
         else {
             return false;
         };
-        let is_rerun = self.rerun_at.get(&op.index()).is_some_and(|rerun_at| *rerun_at > entry.seq);
+        let rerun_at = self.tables.as_ref().and_then(|tables| tables.rerun_at.get(&op.index()));
+        let is_rerun = rerun_at.is_some_and(|rerun_at| *rerun_at > entry.seq);
         is_rerun && !planted(Bug::LostInputBinds)
     }
 
     /// Whether somebody accepted the record of an operation for code that has this input for it.
     pub fn is_accepted(&self, op: &Op, declared: ContentHash) -> bool {
-        self.accepted.get(&op.index()).is_some_and(|accepted| accepted.contains(&declared))
+        let accepted = self.tables.as_ref().and_then(|tables| tables.accepted.get(&op.index()));
+        accepted.is_some_and(|accepted| accepted.contains(&declared))
     }
 }
 

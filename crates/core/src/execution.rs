@@ -381,7 +381,7 @@ impl Execution {
 
     /// Returns the name under which its children know it.
     pub fn as_parent(&self) -> By {
-        By(text::titled("parent", &self.address.id).into())
+        By(text::titled("parent", &self.address.id))
     }
 
     /// Folds one recorded entry. Total: every recorded entry can be applied.

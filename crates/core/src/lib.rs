@@ -61,6 +61,7 @@ mod time;
 mod tree;
 mod unclaimed;
 pub mod whole;
+mod words;
 
 pub use answer::awaited_children;
 pub use attach::start_differences;
@@ -94,3 +95,4 @@ pub use suspicion::{Proof, Stand, Suspicion};
 pub use time::Timestamp;
 pub use tree::{Descent, TreeChange, TreeOrder};
 pub use unclaimed::Unclaimed;
+pub use words::Words;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::grow::growable;
 use crate::{
     Bounds, By, Command, Descent, ExecutionId, Name, Namespace, Op, Outcome, Payload, Refusal, Remedy, Start,
-    StepRemedy, Timestamp,
+    StepRemedy, Timestamp, Words,
 };
 
 /// The address of an execution.
@@ -29,12 +29,17 @@ impl fmt::Display for Address {
 /// The sender's name for a message. Sending a message with the same name again changes nothing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct MessageId(Arc<str>);
+pub struct MessageId(Words);
 
 impl MessageId {
     /// Creates the id with this text.
     pub fn new(text: impl Into<Arc<str>>) -> Self {
-        Self(text.into())
+        Self(text.into().into())
+    }
+
+    /// Returns the id of a start from outside.
+    pub const fn of_start() -> Self {
+        Self(Words::fixed(&"start"))
     }
 
     /// Returns the id of a signal to which its sender gave a key: sending it again changes nothing.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::planted::{Bug, planted};
-use crate::{Bounds, text};
+use crate::{Bounds, Timestamp, text};
 
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -86,7 +86,7 @@ pub fn check_reason(what: &'static str, text: &str) -> Result<(), InvalidName> {
 }
 
 /// Reads a text without an extra copy: a journal has a name in every entry.
-fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
     struct Visitor;
     impl serde::de::Visitor<'_> for Visitor {
         type Value = Arc<str>;
@@ -181,6 +181,18 @@ impl ExecutionId {
         Err(InvalidName::because("execution id", &self.0, problem))
     }
 
+    /// Returns a new id that sorts by the time of its creation.
+    pub fn fresh(now: Timestamp, random: u64) -> Self {
+        // At an even address: such a text is checked faster.
+        #[repr(align(16))]
+        struct Digits([u8; 13 + 1 + 16]);
+        let mut digits = Digits([b'-'; _]);
+        // 13 digits of microseconds are enough until the year 2112.
+        hex(now.as_micros().cast_unsigned(), &mut digits.0[..13]);
+        hex(random, &mut digits.0[14..]);
+        Self(std::str::from_utf8(&digits.0).expect("hexadecimal digits are text").into())
+    }
+
     /// Returns the id with this text. A text that is too long is cut and ends with its hash.
     pub(crate) fn composed(text: &str) -> Self {
         if text.len() <= NAME_BYTES_MAX {
@@ -195,9 +207,29 @@ impl ExecutionId {
     }
 }
 
+/// Writes the last digits of a number, as many as fit. `format!` takes several times as long, and
+/// every start has an id.
+fn hex(mut number: u64, digits: &mut [u8]) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(number % 16) as usize];
+        number /= 16;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_are_those_of_format() {
+        for number in [0, 0xf, 0x10, 0x6_0abc_def0_1234, u64::MAX] {
+            let mut digits = [0; 16];
+            hex(number, &mut digits);
+            assert_eq!(std::str::from_utf8(&digits), Ok(format!("{number:016x}").as_str()));
+        }
+        let id = ExecutionId::fresh(Timestamp::from_micros(0xabc), 0x12);
+        assert_eq!(id.as_str(), "0000000000abc-0000000000000012");
+    }
 
     #[test]
     fn a_reason_may_be_empty_and_as_long_as_a_store_takes_it() {

@@ -82,7 +82,12 @@ pub struct Op {
 impl Op {
     /// Returns the number that stands for this operation in the replay index.
     pub fn index(&self) -> OpIndex {
-        let mut hash = Hash::new().with(&[self.kind as u8]).with(self.name.as_str().as_bytes());
+        self.index_as(self.kind)
+    }
+
+    /// Returns that number of the same operation of another kind.
+    pub fn index_as(&self, kind: OpKind) -> OpIndex {
+        let mut hash = Hash::new().with(&[kind as u8]).with(self.name.as_str().as_bytes());
         if let Some(key) = &self.key {
             // No name has a byte of zero.
             hash = hash.with(&[0]).with(key.as_str().as_bytes()).with(&[0]);

@@ -37,7 +37,7 @@ pub fn park(summary: &Summary, unseen: impl IntoIterator<Item = Option<Sort>>, n
 pub fn waits_for(summary: &Summary, message: &Message) -> bool {
     summary.waiting.iter().any(|waiting| match (waiting, &message.body) {
         (Waiting::Signal { name, .. }, Body::Signal { name: found, .. }) => name == found,
-        (Waiting::Child { id }, Body::ChildDone { .. }) => message.by == By(text::titled("child", id).into()),
+        (Waiting::Child { id }, Body::ChildDone { .. }) => message.by == By(text::titled("child", id)),
         _ => false,
     })
 }

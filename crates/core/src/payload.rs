@@ -24,6 +24,9 @@ impl Payload {
     pub fn excerpt(&self) -> String {
         const CHARS_MAX: usize = 80;
         let text = String::from_utf8_lossy(&self.0);
+        if self.0.len() <= CHARS_MAX {
+            return text.into_owned();
+        }
         match text.char_indices().nth(CHARS_MAX) {
             None => text.into_owned(),
             Some((end, _)) => format!("{}… ({} bytes)", &text[..end], self.0.len()),

@@ -158,7 +158,7 @@ impl Cursor {
 
     /// Returns an open operation that the journal recorded under an old name before it opened.
     pub fn renamed(&self) -> Option<Renamed> {
-        self.renames.found.first().copied()
+        self.renames.first_found()
     }
 
     /// Returns the open operation that has the name of this entry as an old name.
@@ -188,7 +188,7 @@ impl Cursor {
     pub fn adopt(&mut self, renamed: Renamed) -> bool {
         let is_newest = self.renames.is_newest(renamed);
         // Also if another record is newer: the replay will find that one.
-        self.renames.found.retain(|found| *found != renamed);
+        self.renames.forget(renamed);
         if is_newest {
             // The code still asks for it, by its old name.
             self.detach(renamed.own);
@@ -228,7 +228,7 @@ impl Cursor {
 
     /// Whether an open operation has an entry that was passed before it opened.
     pub fn is_wanted(&self) -> bool {
-        !self.wanted.is_empty() || !self.renames.found.is_empty()
+        !self.wanted.is_empty() || self.renames.first_found().is_some()
     }
 
     /// Returns the number of the last entry that was passed.
@@ -356,6 +356,9 @@ impl Cursor {
     /// belongs to another operation with the same index: its attempts and times are not for this
     /// one.
     pub fn take_note(&mut self, op: &Op) -> Result<Note, Mismatch> {
+        if self.notes.is_empty() {
+            return Ok(Note::default());
+        }
         let key = op.index().0;
         let recorded = self.notes.get(&key).map(|noted| &noted.op);
         match recorded.filter(|recorded| *recorded != op && !planted(Bug::IndexIsIdentity)) {
@@ -398,6 +401,9 @@ impl Cursor {
     /// `limit`. `uses` are the names that the code has used: it may have asked for an operation
     /// without an outcome, and have given it up before it began.
     pub fn unused(&self, limit: usize, uses: &Uses) -> Vec<u64> {
+        if !self.has_left() && self.lost.is_empty() {
+            return Vec::new();
+        }
         let skipped = self.skipped.values().map(|skipped| u64::from(skipped.seq));
         let begun = self.begun().filter(|(_, op)| !uses.has_asked_for(op)).map(|(seq, _)| seq);
         let mut seqs: Vec<_> = skipped.chain(begun).chain(self.lost.iter().map(|lost| lost.seq)).collect();

@@ -63,6 +63,9 @@ pub struct Tag {
 impl Tag {
     /// Checks that no key occurs twice: an execution is found by one value of each.
     pub fn check_keys(tags: &[Self]) -> Result<(), InvalidName> {
+        if tags.len() < 2 {
+            return Ok(());
+        }
         let mut known = BTreeSet::new();
         match tags.iter().find(|tag| !known.insert(&tag.key) && !planted(Bug::TagTwiceTaken)) {
             Some(tag) => Err(InvalidName::because("tag key", tag.key.as_str(), "is given twice")),

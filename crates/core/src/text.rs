@@ -1,10 +1,12 @@
 //! Small texts that people read.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::planted::{Bug, planted};
-use crate::{Block, By, ExecutionId, Name, Op, Timestamp};
+use crate::{Block, By, ExecutionId, Name, Op, Timestamp, Words};
 
 /// Returns the text with invisible characters escaped. Text from users must not move the cursor of
 /// its reader, turn the direction of other text or hide in it. Everything from outside is printed
@@ -132,25 +134,32 @@ pub fn when(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// Returns the role of an execution, and its id in quotes: `parent "a"`.
-pub(crate) fn titled(what: &str, id: &ExecutionId) -> String {
+pub(crate) fn titled(what: &str, id: &ExecutionId) -> Words {
     let text = id.as_str();
-    // Nearly every id is plain, and `{:?}` inspects each character at length.
-    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\');
-    if is_plain { [what, " \"", text, "\""].concat() } else { format!("{what} {id:?}") }
+    // Nearly every id is plain, and `{:?}` inspects each character at length. All bytes are looked
+    // at, so that the compiler can compare many at a time.
+    let is_plain = |byte| matches!(byte, b' '..=b'~') & (byte != b'"') & (byte != b'\\');
+    if text.bytes().fold(true, |are_plain, byte| are_plain & is_plain(byte)) {
+        joined(&[what, " \"", text, "\""], |text| Arc::<str>::from(text).into())
+    } else {
+        format!("{what} {id:?}").into()
+    }
 }
 
 /// Passes on these texts, put together. Short ones take no memory of their own, and every child has
 /// several such names. `format!` would cost several times as much.
 pub(crate) fn joined<T>(parts: &[&str], take: impl FnOnce(&str) -> T) -> T {
-    const BYTES_MAX: usize = 160;
-    let mut bytes = [0; BYTES_MAX];
-    let mut length = 0;
-    for part in parts {
-        let Some(place) = bytes.get_mut(length..length + part.len()) else { return take(&parts.concat()) };
-        place.copy_from_slice(part.as_bytes());
-        length += part.len();
+    const KEPT_BYTES_MAX: usize = 1_024;
+    thread_local!(static BUFFER: Cell<String> = const { Cell::new(String::new()) });
+    // Taken, not borrowed: it may be used meanwhile. A thread that ends has none any longer.
+    let mut buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
+    buffer.clear();
+    parts.iter().for_each(|part| buffer.push_str(part));
+    let taken = take(&buffer);
+    if buffer.capacity() <= KEPT_BYTES_MAX {
+        let _ = BUFFER.try_with(|kept| kept.set(buffer));
     }
-    take(std::str::from_utf8(&bytes[..length]).expect("texts behind each other are a text"))
+    taken
 }
 
 /// A number as text, without memory of its own.
@@ -292,7 +301,7 @@ mod tests {
     fn ids_are_titled_as_debug_writes_them() {
         for id in ["a", "a b/1~", "", "größe", r#"a"b"#, r"a\b", "a\u{7f}"] {
             let id = ExecutionId::composed(id);
-            assert_eq!(titled("parent", &id), format!("parent {id:?}"));
+            assert_eq!(*titled("parent", &id), *format!("parent {id:?}"));
         }
     }
 

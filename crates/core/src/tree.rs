@@ -94,7 +94,7 @@ impl TreeOrder {
 
     /// Returns the sender of the order.
     pub fn by(&self) -> By {
-        By(crate::text::titled("parent", &self.parent).into())
+        By(crate::text::titled("parent", &self.parent))
     }
 
     /// Returns the id of the execution that sends the order to the children.

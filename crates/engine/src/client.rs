@@ -73,13 +73,7 @@ impl Client {
 
     /// Returns a new id that sorts by the time of its creation.
     pub fn fresh_id(&self) -> ExecutionId {
-        // 13 digits of microseconds are enough until the year 2112.
-        let micros = self.runtime.now().as_micros().cast_unsigned();
-        let mut digits = [b'-'; 13 + 1 + 16];
-        hex(micros, &mut digits[..13]);
-        hex(self.runtime.random(), &mut digits[14..]);
-        let text = std::str::from_utf8(&digits).expect("hexadecimal digits are text");
-        ExecutionId::new(text).expect("hexadecimal digits are a name")
+        ExecutionId::fresh(self.runtime.now(), self.runtime.random())
     }
 
     /// Returns the address of an id in this namespace.
@@ -152,7 +146,7 @@ impl Client {
     /// Starts an execution, and reports whether the engine beside this client runs it.
     async fn begin(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Taken> {
         let body = Body::Start(start);
-        self.submit(Message::new(MessageId::new("start"), self.address(id), By::client(), body)).await
+        self.submit(Message::new(MessageId::of_start(), self.address(id), By::client(), body)).await
     }
 
     /// Starts an execution, or attaches to it, and waits until it has ended.
@@ -406,27 +400,4 @@ async fn yield_once() {
 
 fn pace(options: &Options) -> Pace {
     Pace { follow_every: options.follow_every, look_again_every: options.look_again_every }
-}
-
-/// Writes the last digits of a number, as many as fit. `format!` takes several times as long, and
-/// every start has an id.
-fn hex(mut number: u64, digits: &mut [u8]) {
-    for digit in digits.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(number % 16) as usize];
-        number /= 16;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::hex;
-
-    #[test]
-    fn digits_are_those_of_format() {
-        for number in [0, 0xf, 0x10, 0x6_0abc_def0_1234, u64::MAX] {
-            let mut digits = [0; 16];
-            hex(number, &mut digits);
-            assert_eq!(std::str::from_utf8(&digits), Ok(format!("{number:016x}").as_str()));
-        }
-    }
 }

@@ -36,7 +36,7 @@ pub(crate) fn delegated(namespace: Namespace, order: &TreeOrder) -> Message {
     let input = serde_json::to_vec(order).expect("orders always serialize");
     let start = Start::of(Kind::Builtin, name(), Payload::from(input));
     let to = Address { namespace, id: order.delegate() };
-    Message::new(MessageId::new("start"), to, order.by(), Body::Start(start.into()))
+    Message::new(MessageId::of_start(), to, order.by(), Body::Start(start.into()))
 }
 
 /// The driver that sends orders to children.
