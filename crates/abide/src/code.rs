@@ -205,7 +205,10 @@ impl CodeNames {
     /// Checks the names of a workflow or task, whether its code is registered here or not.
     pub(crate) fn checked(kind: Kind, name: &str, old_names: &[&str]) -> Result<Self, InvalidName> {
         let old_names = if planted(Bug::OldCodeNameForgotten) { &[] } else { old_names };
-        let old_names = old_names.iter().map(|old| code_name(kind, old)).collect::<Result<_, _>>()?;
+        let old_names = match old_names {
+            [] => Vec::new(),
+            names => names.iter().map(|old| code_name(kind, old)).collect::<Result<_, _>>()?,
+        };
         Ok(Self { kind, name: code_name(kind, name)?, old_names })
     }
 }

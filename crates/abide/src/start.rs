@@ -138,7 +138,10 @@ impl StartOptions {
             input_hash: input.hash,
             input: input.payload,
             lane: recent::name("lane", self.lane.as_deref().unwrap_or("default"))?,
-            requires: self.requires.iter().map(capability).collect::<Result<_, _>>()?,
+            requires: match self.requires.as_slice() {
+                [] => Vec::new(),
+                names => names.iter().map(capability).collect::<Result<_, _>>()?,
+            },
             priority: self.priority,
             start_at: self.delay.map(|delay| now.after(delay)),
             deadline_at: self.deadline.map(|deadline| now.after(deadline)),
@@ -153,6 +156,9 @@ impl StartOptions {
 
 /// Checks tags.
 pub(crate) fn tags(given: &[(String, String)]) -> Result<Vec<Tag>, InvalidName> {
+    if given.is_empty() {
+        return Ok(Vec::new());
+    }
     let tag = |(key, value): &(String, String)| {
         Ok(Tag { key: Name::of_field("tag key", key)?, value: Name::of_field("tag value", value)? })
     };

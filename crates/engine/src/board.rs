@@ -5,6 +5,7 @@
 //! come from elsewhere.
 
 mod closure;
+mod hints;
 mod identity;
 mod inside;
 mod interrupt;
@@ -28,6 +29,7 @@ use crate::mailbox::Mailbox;
 use crate::registry::WorkflowCode;
 pub(crate) use closure::timed_out;
 use closure::{StepWaker, Woken};
+use hints::Hints;
 pub use identity::run_key;
 pub use inside::Inside;
 pub use interrupt::Interrupt;
@@ -55,6 +57,7 @@ pub(crate) struct Shared {
     foreign: AtomicBool,
     /// Whether the workflow's own future asked to be polled again.
     again: AtomicBool,
+    hints: Hints,
     behind: Behind,
     /// The thread that polls the workflow now; 0 for none.
     polling_thread: AtomicU64,
@@ -128,11 +131,6 @@ impl BoardState {
         let open = open.map(|(_, slot)| format!("beside {} (at {})", slot.op, slot.site));
         let last = || self.last.as_ref().map(|(op, site)| format!("after {op} (at {site})"));
         Block::ForeignAwait { workflow: workflow.to_owned(), last: open.or_else(last) }
-    }
-
-    /// Whether the code wants a next run.
-    pub(crate) fn wants_next(&self) -> bool {
-        self.next.is_some()
     }
 
     /// Refuses the next run to code that winds down, and returns the waker of the waiting future.
@@ -227,7 +225,8 @@ impl Board {
         now: Timestamp,
         mailbox: Arc<Mailbox>,
     ) -> Self {
-        Self(Arc::new(Shared {
+        // Made where it stays: it is large. Nobody needs the weak reference.
+        Self(Arc::new_cyclic(|_| Shared {
             code: code.clone(),
             address: execution.address().clone(),
             run: execution.run(),
@@ -236,6 +235,7 @@ impl Board {
             woken: Woken::default(),
             foreign: AtomicBool::new(false),
             again: AtomicBool::new(true),
+            hints: Hints::default(),
             behind: Behind::default(),
             polling_thread: AtomicU64::new(0),
         }))
@@ -284,7 +284,10 @@ impl Board {
                 return None;
             }
         };
-        let others = wanted.old_names.iter().map(|name| op.under(name)).collect();
+        let others = match wanted.old_names {
+            [] => Vec::new(),
+            names => names.iter().map(|name| op.under(name)).collect(),
+        };
         Some(self.insert(&mut state, (op, others, site), request))
     }
 
@@ -362,6 +365,7 @@ impl Board {
             return Err(interrupt);
         } else {
             state.next = Some(Box::new(Next { input: input.clone(), site, waker: waker.clone() }));
+            self.0.hints.note_next();
         }
         Ok(())
     }
@@ -486,7 +490,7 @@ impl OpHandle {
         if matches!(slot.state, OpState::Running { attempt: running } if running == attempt) {
             slot.state = OpState::Done { attempt, outcome };
             state.running_count -= 1;
-            state.finished.push_back(self.id);
+            self.board.0.add_finished(&mut state, self.id);
         }
     }
 }

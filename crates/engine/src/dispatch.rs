@@ -184,10 +184,22 @@ impl Dispatcher {
 
     fn take(&mut self, notices: Vec<Notice>) {
         let mut mail: BTreeMap<ExecutionKey, Vec<Arrival>> = BTreeMap::new();
-        for notice in notices {
+        let mut notices = notices.into_iter();
+        while let Some(notice) = notices.next() {
             match notice {
                 Notice::Message { key, epoch, message, previous } => {
-                    mail.entry(key).or_default().push(Arrival::Message { epoch, message, previous });
+                    let mail = mail.entry(key).or_default();
+                    mail.push(Arrival::Message { epoch, message, previous });
+                    // The children of one parent answer one after the other.
+                    let is_for_it =
+                        |next: &&Notice| matches!(next, Notice::Message { key: other, .. } if *other == key);
+                    let count = notices.as_slice().iter().take_while(is_for_it).count();
+                    mail.reserve(count);
+                    for notice in notices.by_ref().take(count) {
+                        if let Notice::Message { epoch, message, previous, .. } = notice {
+                            mail.push(Arrival::Message { epoch, message, previous });
+                        }
+                    }
                 }
                 Notice::Ready => self.wants_claim = true,
                 Notice::Changed => {

@@ -9,7 +9,8 @@
 //! up to a bound (`mail_bytes_max`); beyond it, only their ids, names and places in the store are
 //! kept.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -49,7 +50,13 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    pub(crate) fn add(&mut self, arrivals: impl IntoIterator<Item = Arrival>) {
+    pub(crate) fn add(&mut self, arrivals: Vec<Arrival>) {
+        let bytes: usize = arrivals.iter().map(Arrival::carried_bytes).sum();
+        // Most often all of them are taken as they are.
+        if self.kept.is_empty() && arrivals.len() <= ARRIVAL_COUNT_MAX && bytes <= ARRIVAL_BYTES_MAX {
+            (self.kept, self.bytes) = (arrivals, bytes);
+            return;
+        }
         for arrival in arrivals {
             let bytes = arrival.carried_bytes();
             let is_many = self.kept.len() >= ARRIVAL_COUNT_MAX;
@@ -84,6 +91,8 @@ impl Arrival {
 /// A message that was not read for good. Its content may have been left in the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
+    /// Its number in the store's order.
+    pub(crate) number: u64,
     pub(crate) message: Message,
     /// Where to read it again, if its content was left in the store.
     pub(crate) left: Option<Left>,
@@ -104,35 +113,35 @@ pub(crate) struct Inbox {
     orders: VecDeque<Message>,
     /// Other messages that the driver has not looked at.
     mail: VecDeque<Letter>,
-    /// The messages that were here, numbered in the store's order. The same message may arrive by
-    /// notice and by page; the second one is no news.
-    known: HashMap<MessageId, u64, TextHasher>,
-    /// Those of them that were not read for good, whether the driver has looked at them or not.
-    unread: BTreeMap<u64, Unread>,
-    /// The others, as far as they are not forgotten.
+    /// The messages that were here, except those read for good that are forgotten. The same message
+    /// may arrive by notice and by page; the second one is no news.
+    known: HashMap<MessageId, Known, TextHasher>,
+    /// Those of them that were read for good.
     read: ReadMail,
     last_number: u64,
     /// How many bytes of their contents are kept, and how many may be.
     kept_bytes: usize,
     kept_bytes_max: usize,
-    reading: Option<PageReading>,
+    reading: Option<Box<PageReading>>,
     /// Where the last page that was read begins.
     last_page: Left,
     /// Whether a message came whose predecessor is unknown.
     is_behind: bool,
     look: Look,
     /// The search for a message that was left in the store.
-    fetching: Option<Fetching>,
+    fetching: Option<Box<Fetching>>,
     /// Whether the search has not been polled yet, so that its answer would wake nothing.
     is_unasked: bool,
     /// The page that was last read again: code that wants one of its messages often wants the next.
     fetched: HashMap<MessageId, Message, TextHasher>,
 }
 
-/// A message that was not read for good, and how many bytes of its content are kept.
-struct Unread {
-    id: MessageId,
-    kept_bytes: usize,
+/// A message that was here.
+struct Known {
+    /// Its number in the store's order.
+    number: u64,
+    /// How many bytes of its content are kept; `None` once it was read for good.
+    kept_bytes: Option<usize>,
 }
 
 /// The progress of a [look](Inbox::look).
@@ -174,7 +183,6 @@ impl Inbox {
             orders: VecDeque::new(),
             mail: VecDeque::new(),
             known: HashMap::default(),
-            unread: BTreeMap::new(),
             read: ReadMail::default(),
             last_number: 0,
             kept_bytes: 0,
@@ -216,7 +224,7 @@ impl Inbox {
     /// Returns the next message that is no order, with its content; `None` also while that is on
     /// its way.
     pub(crate) fn next_whole(&mut self) -> Option<Message> {
-        let Letter { message, left } = self.mail.front()?;
+        let Letter { message, left, .. } = self.mail.front()?;
         let whole = match *left {
             None => message.clone(),
             Some(left) => {
@@ -236,7 +244,8 @@ impl Inbox {
         if self.fetching.is_none() {
             let read = InboxRead { after: left.0, ..InboxRead::first(self.key) };
             let reading = page_reading(&*self.store, read);
-            self.fetching = Some(Fetching { id: id.clone(), reading, is_from_beginning: left.0.is_none() });
+            let is_from_beginning = left.0.is_none();
+            self.fetching = Some(Box::new(Fetching { id: id.clone(), reading, is_from_beginning }));
             self.is_unasked = true;
         }
         None
@@ -260,11 +269,6 @@ impl Inbox {
         self.last_number
     }
 
-    /// Returns the number of a message in the store's order.
-    pub(crate) fn number(&self, id: &MessageId) -> Option<u64> {
-        self.known.get(id).copied()
-    }
-
     /// Whether a message was requested that [`Self::poll`] does not know of yet.
     pub(crate) fn take_unasked(&mut self) -> bool {
         std::mem::take(&mut self.is_unasked)
@@ -272,9 +276,9 @@ impl Inbox {
 
     /// Forgets a message that was read for good.
     pub(crate) fn consume(&mut self, id: &MessageId) {
-        if let Some(unread) = self.known.get(id).and_then(|number| self.unread.remove(number)) {
-            self.kept_bytes -= unread.kept_bytes;
-            self.read.add(unread.id);
+        if let Some(kept_bytes) = self.known.get_mut(id).and_then(|known| known.kept_bytes.take()) {
+            self.kept_bytes -= kept_bytes;
+            self.read.add(id.clone());
         }
         // The code that wanted it no longer does, and soon it is nowhere to be found.
         let is_wanted = self.fetching.as_ref().is_some_and(|fetching| fetching.id == *id);
@@ -285,7 +289,10 @@ impl Inbox {
 
     /// Returns all messages that are known here and stay unread, in the store's order.
     pub(crate) fn unread(&self) -> impl Iterator<Item = &MessageId> {
-        self.unread.values().map(|unread| &unread.id)
+        let unread = self.known.iter().filter(|(_, known)| known.kept_bytes.is_some());
+        let mut unread: Vec<_> = unread.map(|(id, known)| (known.number, id)).collect();
+        unread.sort_unstable_by_key(|(number, _)| *number);
+        unread.into_iter().map(|(_, id)| id)
     }
 
     /// Whether all mail that notices announced, and all that was requested, is here.
@@ -294,6 +301,7 @@ impl Inbox {
     }
 
     pub(crate) fn arrive(&mut self, arrivals: Vec<Arrival>) {
+        self.mail.reserve(arrivals.len());
         for arrival in arrivals {
             match arrival {
                 Arrival::Message { epoch, message, previous } => {
@@ -386,7 +394,7 @@ impl Inbox {
 
     fn read(&mut self, read: InboxRead) {
         self.read.page_requested();
-        self.reading = Some(page_reading(&*self.store, read));
+        self.reading = Some(Box::new(page_reading(&*self.store, read)));
     }
 
     fn take(&mut self, page: InboxPage, begins: Left) {
@@ -398,23 +406,21 @@ impl Inbox {
     }
 
     fn push(&mut self, message: Message, place: Left) {
-        if self.known.contains_key(&message.id) {
-            return;
-        }
+        let Entry::Vacant(vacant) = self.known.entry(message.id.clone()) else { return };
         let bytes = message.body.carried_bytes();
         let is_kept = self.kept_bytes + bytes <= self.kept_bytes_max;
         let kept_bytes = if is_kept { bytes } else { 0 };
         self.last_number += 1;
-        self.known.insert(message.id.clone(), self.last_number);
-        self.unread.insert(self.last_number, Unread { id: message.id.clone(), kept_bytes });
+        let number = self.last_number;
+        vacant.insert(Known { number, kept_bytes: Some(kept_bytes) });
         self.kept_bytes += kept_bytes;
         if message.body.is_control() {
             self.orders.push_back(message);
         } else if is_kept {
-            self.mail.push_back(Letter { message, left: None });
+            self.mail.push_back(Letter { number, message, left: None });
         } else {
             let message = Message { body: message.body.emptied(), ..message };
-            self.mail.push_back(Letter { message, left: Some(place) });
+            self.mail.push_back(Letter { number, message, left: Some(place) });
         }
     }
 }
@@ -492,7 +498,7 @@ mod tests {
         };
         let kept = |size: usize, count: usize| {
             let mut arrivals = Arrivals::default();
-            (0..count).for_each(|_| arrivals.add([signal(size)]));
+            (0..count).for_each(|_| arrivals.add(vec![signal(size)]));
             let is_cut = matches!(arrivals.kept[0], Arrival::More);
             (is_cut, arrivals.kept.len(), arrivals.bytes())
         };
@@ -625,8 +631,8 @@ mod tests {
             Arrival::Message { epoch: EPOCH, message: message(&format!("new-{n}"), body), previous }
         };
         let mut arrivals = Arrivals::default();
-        arrivals.add((0..ARRIVAL_COUNT_MAX).map(new));
-        arrivals.add([Arrival::Newest(MessageId::new("0"))]);
+        arrivals.add((0..ARRIVAL_COUNT_MAX).map(new).collect());
+        arrivals.add(vec![Arrival::Newest(MessageId::new("0"))]);
         assert!(arrivals.kept.len() < ARRIVAL_COUNT_MAX);
         inbox.arrive(arrivals.into_kept());
         assert!(!inbox.is_complete());
@@ -652,7 +658,7 @@ mod tests {
         assert!(!inbox.has_looked(), "the page is older than the message");
         poll(&mut inbox);
         assert!(inbox.has_looked());
-        assert!(inbox.number(&MessageId::new("unnoticed")).is_some());
+        assert!(inbox.known.contains_key(&MessageId::new("unnoticed")));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(crate) struct Journal {
     first: u64,
     /// The first entry, if it came decoded.
     begin: Option<Box<Entry>>,
-    loading: Option<Reading<Read, Option<Snapshot>>>,
+    loading: Option<Box<Reading<Read, Option<Snapshot>>>>,
 }
 
 /// The store and the execution of a journal.
@@ -110,7 +110,7 @@ impl Journal {
     fn load(&mut self, from: u64) {
         let target = Target::Key(self.key);
         let read = Read { target, run: None, from, limit: PAGE_ENTRY_COUNT, with_inbox: false };
-        self.loading = Some(Reading::new(&*self.store, read, abide_store::View::read));
+        self.loading = Some(Box::new(Reading::new(&*self.store, read, abide_store::View::read)));
     }
 
     fn poll_load(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {

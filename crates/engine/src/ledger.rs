@@ -159,14 +159,22 @@ impl Ledger {
     ) -> Result<Option<Entry>, Refusal> {
         let now = self.engine.runtime.now();
         let command = command.found_by(self.engine.build()).bounded(&self.engine.options.bounds);
-        let mut decision = self.leased.execution.decide(command, now)?;
-        self.tree_orders.extend(decision.tree.take());
-        let (entry, outgoing) = decision.record_from(site, &mut self.leased.execution, now);
-        self.has_work |= entry.as_ref().is_some_and(|entry| entry.event.is_work());
-        self.records.extend(entry.as_ref().map(Record::of));
-        self.news.extend(entry.as_ref().and_then(|entry| News::of(&entry.event)));
-        self.outgoing.extend(outgoing);
-        Ok(entry)
+        let decision = self.leased.execution.decide(command, now)?;
+        if let Some(order) = decision.tree {
+            self.tree_orders.push(order);
+        }
+        if !decision.outgoing.is_empty() {
+            self.outgoing.extend(decision.outgoing);
+        }
+        // In place: an entry is large.
+        let Some(event) = decision.event else { return Ok(None) };
+        let entry = self.leased.execution.record(event, site, now);
+        self.has_work |= entry.event.is_work();
+        self.records.push(Record::of(&entry));
+        if let Some(news) = News::of(&entry.event) {
+            self.news.push(news);
+        }
+        Ok(Some(entry))
     }
 
     /// Begins the next run of an execution that continues as new. Returns its first entry, which
@@ -283,8 +291,11 @@ impl Ledger {
 
     fn commit(&mut self, terms: Terms, transaction: Option<Transaction>) -> Commit {
         debug_assert!(self.in_flight.is_none(), "one commit at a time");
-        let summary = Summary { unclaimed: self.leased.unclaimed.clone(), ..terms.summary };
-        let summary = self.suspected(summary, (&terms.hold, transaction.is_some()));
+        let mut summary = terms.summary;
+        summary.unclaimed.clone_from(&self.leased.unclaimed);
+        if let Some(suspicion) = self.suspicion_after(&summary, (&terms.hold, transaction.is_some())) {
+            summary = suspicion.told_in(summary);
+        }
         Commit {
             key: self.leased.key,
             lease: self.leased.lease,
@@ -313,11 +324,15 @@ impl Ledger {
         }
     }
 
-    /// Returns the summary of a commit, with the suspicion that is left after it.
-    fn suspected(&mut self, summary: Summary, (hold, is_transaction): (&Hold, bool)) -> Summary {
+    /// Returns the suspicion that is left after a commit with this summary.
+    fn suspicion_after(
+        &mut self,
+        summary: &Summary,
+        (hold, is_transaction): (&Hold, bool),
+    ) -> Option<Suspicion> {
         let has_work = std::mem::take(&mut self.has_work) || is_transaction;
         self.has_new_suspicion = false;
-        let Some(suspicion) = self.leased.suspicion.take() else { return summary };
+        let suspicion = self.leased.suspicion.take()?;
         let proof = Proof {
             is_over: self.leased.execution.is_finished() || self.next.is_some(),
             has_work,
@@ -325,11 +340,11 @@ impl Ledger {
             has_open: self.has_open,
         };
         if proof.suffices() {
-            return summary;
+            return None;
         }
         let suspicion = if *hold == Hold::Keep { suspicion } else { suspicion.left() };
         self.leased.suspicion = Some(suspicion.clone());
-        suspicion.told_in(summary)
+        Some(suspicion)
     }
 
     fn send(&mut self, commit: Commit) {

@@ -351,11 +351,6 @@ impl Seat {
         self.inbox.next()
     }
 
-    /// Returns the number of a message in the store's order.
-    pub(crate) fn number(&self, id: &MessageId) -> Option<u64> {
-        self.inbox.number(id)
-    }
-
     /// Returns a message that was left in the store; `None` while it is on its way.
     pub(crate) fn fetch(&mut self, id: &MessageId, left: Left) -> Option<Message> {
         let message = self.inbox.fetch(id, left);
@@ -526,13 +521,15 @@ impl Seat {
             self.ledger.emit(tree::delegated(namespace, &order));
         }
         let sites = self.sites.take();
-        let summary = if self.may_run() {
-            let wake_at = [leave.wake_at, self.expires_at()].into_iter().flatten().min();
-            Summary { wake_at, sites, ..self.execution().summary(leave.waiting) }
-        } else {
-            self.execution().summary_at_rest()
+        let mut summary = match self.may_run() {
+            true => self.execution().summary(leave.waiting),
+            false => self.execution().summary_at_rest(),
         };
-        let summary = Summary { cared_epoch: self.cared_epoch, ..summary };
+        if self.may_run() {
+            summary.wake_at = [leave.wake_at, self.expires_at()].into_iter().flatten().min();
+            summary.sites = sites;
+        }
+        summary.cared_epoch = self.cared_epoch;
         if self.is_suspected() && !self.keeps_others_out() {
             self.ledger.stand_beside();
         }

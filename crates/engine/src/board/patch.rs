@@ -1,6 +1,5 @@
 //! Decides whether a run takes a change of its code.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide_core::planted::{Bug, planted};
@@ -10,7 +9,7 @@ use super::{Board, BoardState, Shared, Site};
 
 /// The changes that the code has asked about.
 pub(super) struct Patches {
-    known: BTreeMap<Name, bool>,
+    known: Vec<Patch>,
     /// Answers that are not recorded yet.
     new: Vec<(Patch, Site)>,
 }
@@ -21,9 +20,13 @@ pub(super) struct Patches {
 pub(super) struct Behind(AtomicBool);
 
 impl Patches {
+    /// Whether there are answers that are not recorded yet.
+    pub(super) fn has_new(&self) -> bool {
+        !self.new.is_empty()
+    }
+
     pub(super) fn of(execution: &Execution) -> Self {
-        let known = execution.patches().iter().map(|patch| (patch.change.clone(), patch.is_taken)).collect();
-        Self { known, new: Vec::new() }
+        Self { known: execution.patches().to_vec(), new: Vec::new() }
     }
 }
 
@@ -40,8 +43,8 @@ impl Board {
             return false;
         }
         let BoardState { patches, block, .. } = &mut *state;
-        if let Some(is_taken) = patches.known.get(change) {
-            return *is_taken;
+        if let Some(known) = patches.known.iter().find(|known| known.change == *change) {
+            return known.is_taken;
         }
         if patches.known.len() >= Patch::COUNT_MAX {
             let max = Patch::COUNT_MAX;
@@ -51,8 +54,10 @@ impl Board {
             return false;
         }
         let is_taken = !self.0.behind.0.load(Ordering::Relaxed) || planted(Bug::PatchedFlips);
-        patches.known.insert(change.clone(), is_taken);
-        patches.new.push((Patch { change: change.clone(), is_taken }, site));
+        let patch = Patch { change: change.clone(), is_taken };
+        patches.known.push(patch.clone());
+        patches.new.push((patch, site));
+        self.0.hints.note_unrecorded();
         is_taken
     }
 }
@@ -62,12 +67,6 @@ impl Shared {
     /// Sets, before the code is polled, whether the journal goes further than the code has come.
     pub(crate) fn set_behind(&self, is_behind: bool) {
         self.behind.0.store(is_behind, Ordering::Relaxed);
-    }
-
-    /// Whether the code has decided something, or a closure has ended, that is to be recorded.
-    pub(crate) fn has_unrecorded(&self) -> bool {
-        let state = self.lock();
-        !state.patches.new.is_empty() || !state.finished.is_empty()
     }
 
     /// Takes the answers that are to be recorded, each with the place of its question.

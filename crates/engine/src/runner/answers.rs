@@ -2,17 +2,24 @@
 
 use super::*;
 
-/// The answers, by their numbers in the store's order.
+/// The answers, in the store's order.
 #[derive(Default)]
 pub(super) struct Answers {
-    by_number: BTreeMap<u64, (OpIndex, Letter)>,
-    /// The first answer to each wait for a result.
+    /// By number. An answer leaves a gap, because most come and leave in about the same order; the
+    /// first one is no gap.
+    letters: VecDeque<(u64, Option<(OpIndex, Letter)>)>,
+    count: usize,
+    /// The number of the first answer to each wait for a result.
     number_of: HashMap<OpIndex, u64, KeyHasher>,
 }
 
 impl Answers {
-    pub(super) fn add(&mut self, number: u64, key: OpIndex, letter: Letter) {
-        self.by_number.insert(number, (key, letter));
+    pub(super) fn add(&mut self, key: OpIndex, letter: Letter) {
+        let number = letter.number;
+        let is_last = self.letters.back().is_none_or(|(last, _)| *last < number);
+        debug_assert!(is_last, "mail comes in the order of its numbers");
+        self.letters.push_back((number, Some((key, letter))));
+        self.count += 1;
         self.number_of.entry(key).or_insert(number);
     }
 
@@ -25,32 +32,57 @@ impl Answers {
         waits: impl ExactSizeIterator<Item = OpIndex>,
         is_awaited: impl Fn(&OpIndex) -> bool,
     ) -> Option<(u64, &Letter)> {
-        if waits.len() < self.by_number.len() {
+        if waits.len() < self.count {
             let number = waits.filter_map(|key| self.number_of.get(&key)).min()?;
             return Some((*number, self.get(*number)?));
         }
-        let mut answers = self.by_number.iter();
-        answers.find(|(_, (key, _))| is_awaited(key)).map(|(number, (_, letter))| (*number, letter))
+        let mut answers =
+            self.letters.iter().filter_map(|(number, answer)| Some((*number, answer.as_ref()?)));
+        answers.find(|(_, (key, _))| is_awaited(key)).map(|(number, (_, letter))| (number, letter))
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&Letter> {
-        self.by_number.get(&number).map(|(_, letter)| letter)
+        let (_, answer) = self.letters.get(self.place_of(number)?)?;
+        answer.as_ref().map(|(_, letter)| letter)
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<Letter> {
-        let (key, letter) = self.by_number.remove(&number)?;
+    /// Removes an answer. Returns it, with the wait that it is for.
+    pub(super) fn remove(&mut self, number: u64) -> Option<(OpIndex, Letter)> {
+        let place = self.place_of(number)?;
+        let (key, letter) = self.letters.get_mut(place)?.1.take()?;
+        self.count -= 1;
         self.number_of.remove(&key);
-        Some(letter)
+        self.close_gaps();
+        Some((key, letter))
+    }
+
+    /// Returns where the answer with this number is. Most often that is the first one.
+    fn place_of(&self, number: u64) -> Option<usize> {
+        match self.letters.front() {
+            Some((first, _)) if *first == number => Some(0),
+            _ => self.letters.binary_search_by_key(&number, |(number, _)| *number).ok(),
+        }
+    }
+
+    /// Forgets gaps at the front, and all gaps when most are: they are gone through.
+    fn close_gaps(&mut self) {
+        const GAP_COUNT_MAX: usize = 16;
+        while self.letters.front().is_some_and(|(_, answer)| answer.is_none()) {
+            self.letters.pop_front();
+        }
+        if self.letters.len() > 2 * self.count + GAP_COUNT_MAX {
+            self.letters.retain(|(_, answer)| answer.is_some());
+        }
     }
 
     /// Removes the answer to this wait.
     pub(super) fn remove_of(&mut self, key: OpIndex) -> Option<Letter> {
         let number = self.number_of.get(&key).copied()?;
-        self.remove(number)
+        self.remove(number).map(|(_, letter)| letter)
     }
 
     pub(super) fn into_letters(self) -> impl Iterator<Item = Letter> {
-        self.by_number.into_values().map(|(_, letter)| letter)
+        self.letters.into_iter().filter_map(|(_, answer)| Some(answer?.1))
     }
 }
 
@@ -72,7 +104,7 @@ mod tests {
         for nth in 1..=count {
             let body = Body::Cancel { reason: String::new() };
             let message = Message::new(MessageId::new(nth.to_string()), to.clone(), By::client(), body);
-            answers.add(u64::from(nth), key(nth), Letter { message, left: None });
+            answers.add(key(nth), Letter { number: nth.into(), message, left: None });
         }
         answers
     }

@@ -67,9 +67,9 @@ impl Runner {
         true
     }
 
-    /// Returns the operation in a slot while it waits.
-    pub(super) fn open_op(&self, id: u64) -> Option<Op> {
-        self.run.stage.active()?.open_op(id)
+    /// Returns the operation in a slot while it waits, and its index.
+    pub(super) fn open_with_index(&self, id: u64) -> Option<(Op, OpIndex)> {
+        self.run.stage.active()?.open_with_index(id)
     }
 }
 
@@ -86,7 +86,7 @@ fn end_attempt(active: &Active, id: u64, attempt: u32) {
         let failure = timed_out(options.timeout.unwrap_or_default());
         slot.state = OpState::Done { attempt, outcome: Outcome::Failure(failure) };
         state.running_count -= 1;
-        state.finished.push_back(id);
+        shared.add_finished(state, id);
     }
     // Polled once more, the step drops its closure.
     shared.wake_slot(id);

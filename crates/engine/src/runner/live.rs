@@ -54,8 +54,7 @@ impl Runner {
             match body {
                 Body::Signal { name, payload } => {
                     let payload = letter.left.map_or_else(|| Ok(payload.clone()), Err);
-                    let (id, by) = (id.clone(), letter.message.by.clone());
-                    let number = self.number(&id);
+                    let (id, by, number) = (id.clone(), letter.message.by.clone(), letter.number);
                     let signal = Signal { id, number, by, arrived_at: *arrived_at, payload };
                     self.signals.entry(name.clone()).or_default().push_back(signal);
                 }
@@ -63,8 +62,7 @@ impl Runner {
                     let key = op.index();
                     let is_of_run = *run == self.seat.execution().run();
                     if is_of_run && self.run.children.contains_key(&key) {
-                        let number = self.number(&letter.message.id);
-                        self.run.answers.add(number, key, letter);
+                        self.run.answers.add(key, letter);
                     } else {
                         if is_of_run {
                             self.run.given_up.known.remove(&key);
@@ -79,11 +77,6 @@ impl Runner {
                 _ => self.seat.consume(letter.message.id),
             }
         }
-    }
-
-    /// Returns the number of a message in the store's order.
-    fn number(&self, id: &MessageId) -> u64 {
-        self.seat.number(id).unwrap_or(u64::MAX)
     }
 
     /// Asks a child that nobody waits for any longer to stop. While the execution is paused, this
@@ -221,7 +214,7 @@ impl Runner {
 
     /// Begins the operation in a slot. Returns `true` if it did so or nothing is left to do.
     fn settle_slot(&mut self, id: u64) -> bool {
-        let Some(op) = self.open_op(id) else { return true };
+        let Some((op, key)) = self.open_with_index(id) else { return true };
         if let Some(recorded) = self.other_kind(id, &op) {
             let found = self.told(id, &op);
             let number = self.run.cursor.skipped_site(recorded.index());
@@ -251,7 +244,7 @@ impl Runner {
                 return self.block(Block::Mismatch { expected, found });
             }
             Some(Wanted::Signal(timeout)) => self.settle_signal(id, op, note.due_at, timeout),
-            Some(Wanted::Child(start, child)) => self.settle_child(id, op, (start, child)),
+            Some(Wanted::Child(start, child)) => self.settle_child((id, key), op, (start, child)),
             Some(Wanted::Result) if note.cancelled && !planted(Bug::GivenUpAwaited) => {
                 self.settle_given_up(op);
             }
@@ -362,7 +355,7 @@ impl Runner {
 
     fn settle_child(
         &mut self,
-        id: u64,
+        (id, key): (u64, OpIndex),
         op: Op,
         (start, child): (Box<abide_core::Start>, Option<ExecutionId>),
     ) {
@@ -375,8 +368,10 @@ impl Runner {
         if self.is_over_length() {
             return;
         }
-        if let Ok(entry) = self.decide_from(site, Command::StartChild { op, child, start }) {
-            self.deliver_new(entry);
+        if let Ok(Some(entry)) = self.decide_from(site, Command::StartChild { op, child, start })
+            && let Some(op) = entry.event.op()
+        {
+            self.deliver_to((op, key), &entry, None);
         }
     }
 
@@ -406,7 +401,7 @@ impl Runner {
                 {
                     let outcome = Outcome::Failure(timed_out(Duration::ZERO));
                     slot.state = OpState::Done { attempt, outcome };
-                    state.finished.push_back(id);
+                    shared.add_finished(&mut state, id);
                     has_started = true;
                 }
                 Request::Step(options) => {
@@ -489,10 +484,10 @@ impl Runner {
     /// Handles a refused commit: a transaction step on the wrong store fails, anything else is a
     /// bug in abide.
     pub(super) fn refused(&mut self, refusal: &Refusal) -> TurnResult {
-        let Stage::Transacting(active, key) = &self.run.stage else {
+        let Some((active, key)) = self.run.stage.transacting() else {
             return TurnResult::End(End::Failed(format!("a commit was refused: {refusal}")));
         };
-        let op = active.slots.get(key).and_then(|id| active.open_op(*id));
+        let op = active.slots.get(&key).and_then(|id| active.open_op(*id));
         let site = op.as_ref().and_then(|op| active.site(op));
         self.run.stage.go_live();
         if let Some(op) = op {

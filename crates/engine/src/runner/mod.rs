@@ -37,8 +37,8 @@ use std::task::{Context, Poll, Waker};
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Block, Body, By, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, Few,
-    KeyHasher, Message, MessageId, Name, Op, OpIndex, Origin, Outcome, Payload, Refusal, Remedied, Remedy,
-    SiteMark, Timestamp, Waits,
+    KeyHasher, Message, MessageId, Name, Op, OpIndex, OpKind, Origin, Outcome, Payload, Refusal, Remedied,
+    Remedy, SiteMark, Timestamp, Waits,
 };
 use abide_store::Hold;
 
@@ -64,7 +64,10 @@ pub(crate) struct WorkflowDriver(pub(crate) Arc<dyn WorkflowCode>);
 
 impl Driver for WorkflowDriver {
     fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
-        Box::pin(Runner::new(self.0.clone(), seat, opening))
+        // Made where it stays: it is large.
+        let runner = Box::<Runner>::new_uninit();
+        let runner = Box::write(runner, Runner::new(self.0.clone(), seat, opening));
+        Box::into_pin(runner)
     }
 }
 
@@ -103,7 +106,7 @@ struct Run {
     /// cancellation, the deadline.
     undelivered: Line<Entry>,
     /// Children that were started and have no outcome yet.
-    children: BTreeMap<OpIndex, ExecutionId>,
+    children: HashMap<OpIndex, ExecutionId, KeyHasher>,
     given_up: GivenUp,
     /// Outcomes of children that no code has asked for yet, in order of arrival.
     answers: Answers,
@@ -123,9 +126,9 @@ impl Run {
             cursor: Cursor::new(is_strict),
             edits: Edits::default(),
             sites: RunSites::default(),
-            stage: Stage::Absent,
+            stage: Stage::default(),
             undelivered: Line::default(),
-            children: BTreeMap::new(),
+            children: HashMap::default(),
             given_up: GivenUp::default(),
             answers: Answers::default(),
             unused: Vec::new(),
@@ -141,7 +144,7 @@ impl Run {
         self.sites.learn(entry);
         match &entry.event {
             Event::ChildStarted { op, child, .. } => {
-                self.children.insert(op.child_result().index(), child.clone());
+                self.children.insert(op.index_as(OpKind::ChildResult), child.clone());
             }
             Event::ChildFinished { op, .. } => _ = self.children.remove(&op.index()),
             Event::ChildCancelled { op } => {
@@ -230,7 +233,7 @@ impl Runner {
         if self.seat.is_closing() {
             return TurnResult::Idle;
         }
-        if matches!(self.run.stage, Stage::Transacting(..)) && !planted(Bug::EntryNumberTwice) {
+        if self.run.stage.transacting().is_some() && !planted(Bug::EntryNumberTwice) {
             // The store's answer wakes us. Anything that ends meanwhile is recorded behind it.
             return if self.poll_code() { TurnResult::Progress } else { TurnResult::Idle };
         }
@@ -238,7 +241,7 @@ impl Runner {
             return self.wind_down(cx);
         }
         // Orders that arrived before the code is called go first: perhaps it is never to be called.
-        if matches!(self.run.stage, Stage::Absent) && self.obey() {
+        if self.run.stage.is_absent() && self.obey() {
             return TurnResult::Progress;
         }
         if self.is_replay_due() {
@@ -385,12 +388,12 @@ impl Runner {
     /// Blocks, but not while a transaction is under way, because the block would be numbered. The
     /// reason is found again when the transaction is over.
     fn block_later(&mut self, reason: Block) -> bool {
-        match &self.run.stage {
-            Stage::Transacting(active, _) => {
+        match self.run.stage.transacting() {
+            Some((active, _)) => {
                 active.board.0.lock().block.get_or_insert(reason);
                 false
             }
-            _ => self.block(reason),
+            None => self.block(reason),
         }
     }
 
@@ -425,7 +428,7 @@ impl Runner {
     /// Decides a command of the code, which asked for it at this place, and follows the entry. A
     /// refusal means that the phase changed meanwhile.
     fn decide_from(&mut self, site: Option<Site>, command: Command) -> Result<Option<Entry>, Refusal> {
-        let is_numbered = !matches!(self.run.stage, Stage::Transacting(..));
+        let is_numbered = self.run.stage.transacting().is_none();
         debug_assert!(is_numbered || planted(Bug::EntryNumberTwice), "its number is not known yet");
         let site = site.and_then(|site| self.mark(site));
         let entry = self.seat.decide_from(site, command)?;
@@ -462,9 +465,7 @@ impl Runner {
 
     /// Drops the code without treating the drop as the code's own act.
     fn evict(&mut self) {
-        if let Some(active) = self.run.stage.take() {
-            active.evict();
-        }
+        self.run.stage.evict();
     }
 
     /// Ends the run with the result of the code.
@@ -526,7 +527,11 @@ impl Runner {
     fn tell_children(&mut self) {
         let Run { children, given_up, stage, .. } = &self.run;
         if self.seat.has_tree_orders() && stage.is_live() && !given_up.is_more {
-            self.seat.tell(&children.values().chain(given_up.known.values()).collect::<Vec<_>>());
+            let mut children: Vec<_> = children.iter().collect();
+            // A hash table promises no order, and a simulation is to be the same each time.
+            children.sort_unstable_by_key(|(key, _)| **key);
+            let children = children.into_iter().map(|(_, child)| child);
+            self.seat.tell(&children.chain(given_up.known.values()).collect::<Vec<_>>());
         }
     }
 
@@ -589,6 +594,6 @@ fn fatal(message: impl Into<String>) -> Failure {
 }
 
 /// Returns the operation of the same name and number, but of another kind.
-fn of_kind(op: &Op, kind: abide_core::OpKind) -> Op {
+fn of_kind(op: &Op, kind: OpKind) -> Op {
     Op { kind, ..op.clone() }
 }

@@ -12,7 +12,7 @@ impl Runner {
     /// Whether the code wants a next run and may have it now.
     pub(super) fn wants_next(&self) -> bool {
         let is_live = self.run.stage.is_live() && self.seat.may_run() && !planted(Bug::OldRunReceives);
-        is_live && self.run.stage.active().is_some_and(|active| active.board.0.lock().wants_next())
+        is_live && self.run.stage.active().is_some_and(|active| active.board.0.wants_next())
     }
 
     /// Takes one turn of a run whose code wants the next one. Operations may still be open, but no

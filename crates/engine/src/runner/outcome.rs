@@ -158,23 +158,29 @@ impl Runner {
     }
 
     fn receive_answer(&mut self, number: u64) -> bool {
-        let Some(Letter { message, left }) = self.run.answers.get(number) else { return false };
-        let whole = match left {
-            None => message.clone(),
+        let Some(Letter { message, left, .. }) = self.run.answers.get(number) else { return false };
+        let fetched = match left {
+            None => None,
             Some(left) => {
                 let (id, left) = (message.id.clone(), *left);
                 match self.seat.fetch(&id, left) {
-                    Some(message) => message,
+                    Some(message) => Some(message),
                     None => return false,
                 }
             }
         };
-        let Message { id, body: Body::ChildDone { op, outcome, .. }, .. } = whole else { return false };
-        self.run.answers.remove(number);
+        let Some((key, letter)) = self.run.answers.remove(number) else { return false };
+        let Message { id, body: Body::ChildDone { op, outcome, .. }, .. } = fetched.unwrap_or(letter.message)
+        else {
+            return false;
+        };
         self.seat.consume(id);
-        let site = self.site(&op);
-        if let Ok(entry) = self.decide_from(site, Command::FinishChild { op, outcome }) {
-            self.deliver_new(entry);
+        let slot = self.run.stage.active().and_then(|active| active.slots.get(&key).copied());
+        let site = slot.and_then(|id| self.site_of(id));
+        if let Ok(Some(entry)) = self.decide_from(site, Command::FinishChild { op, outcome })
+            && let Some(op) = entry.event.op()
+        {
+            self.deliver_to((op, key), &entry, None);
         }
         true
     }

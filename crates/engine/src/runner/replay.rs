@@ -66,7 +66,7 @@ impl Runner {
 
     /// Whether the code is to see more of the journal, as far as this turn goes.
     fn is_replaying(&self) -> bool {
-        matches!(self.run.stage, Stage::Replaying(_)) && self.seat.may_run()
+        self.run.stage.is_replaying() && self.seat.may_run()
     }
 
     /// Takes one step of the replay. Returns `None` when the turn belongs to the code.
@@ -185,7 +185,7 @@ impl Runner {
         };
         // Orders may have been recorded since the journal was read.
         self.run.seen_to = self.seat.execution().seen_count().min(self.run.journal.end());
-        self.run.stage = Stage::Replaying(Active::new(board, called));
+        self.run.stage.replay(Active::new(board, called));
         // The rest of this turn belongs to the code.
         None
     }

@@ -3,80 +3,92 @@
 use super::*;
 use crate::board::Site;
 
-/// The stage of a run. Each stage has only the state that it needs.
-pub(super) enum Stage {
-    /// The code is not in memory: it has not been called, or the run is over.
-    Absent,
+/// The stage of a run, with the code and its open operations, which stay where they are from one
+/// stage to the next: they are large.
+#[derive(Default)]
+pub(super) struct Stage {
+    /// `None`: the code is not in memory. It has not been called, or the run is over.
+    active: Option<Active>,
+    at: At,
+}
+
+/// The stage of code in memory.
+#[derive(Clone, Copy, Default)]
+enum At {
     /// Recorded entries are delivered.
-    Replaying(Active),
+    #[default]
+    Replaying,
     /// New entries are recorded.
-    Live(Active),
+    Live,
     /// A transaction of this operation is being committed. Closures go on, and no entry is numbered
     /// until the transaction's entry has its number.
-    Transacting(Active, OpIndex),
+    Transacting(OpIndex),
     /// The code goes no further here, because something is in the way. Running closures end and are
     /// recorded, and then the run leaves memory.
-    Halted(Active),
+    Halted,
 }
 
 impl Stage {
     pub(super) fn active(&self) -> Option<&Active> {
-        match self {
-            Self::Absent => None,
-            Self::Replaying(active)
-            | Self::Live(active)
-            | Self::Transacting(active, _)
-            | Self::Halted(active) => Some(active),
-        }
+        self.active.as_ref()
     }
 
     pub(super) fn active_mut(&mut self) -> Option<&mut Active> {
-        match self {
-            Self::Absent => None,
-            Self::Replaying(active)
-            | Self::Live(active)
-            | Self::Transacting(active, _)
-            | Self::Halted(active) => Some(active),
+        self.active.as_mut()
+    }
+
+    /// Begins the replay of code that was just called.
+    pub(super) fn replay(&mut self, active: Active) {
+        (self.active, self.at) = (Some(active), At::Replaying);
+    }
+
+    /// Drops the code without treating the drop as the code's own act.
+    pub(super) fn evict(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.evict();
+            self.active = None;
         }
     }
 
-    pub(super) fn take(&mut self) -> Option<Active> {
-        match std::mem::replace(self, Self::Absent) {
-            Self::Absent => None,
-            Self::Replaying(active)
-            | Self::Live(active)
-            | Self::Transacting(active, _)
-            | Self::Halted(active) => Some(active),
-        }
+    pub(super) fn is_absent(&self) -> bool {
+        self.active.is_none()
+    }
+
+    pub(super) fn is_replaying(&self) -> bool {
+        matches!((&self.active, self.at), (Some(_), At::Replaying))
     }
 
     pub(super) fn is_live(&self) -> bool {
-        matches!(self, Self::Live(_))
+        matches!((&self.active, self.at), (Some(_), At::Live))
     }
 
     /// Goes live: all recorded entries have been delivered, or the transaction is over.
     pub(super) fn go_live(&mut self) {
-        if let Some(active) = self.take() {
-            *self = Self::Live(active);
-        }
+        self.at = At::Live;
     }
 
     pub(super) fn is_halted(&self) -> bool {
-        matches!(self, Self::Halted(_))
+        matches!((&self.active, self.at), (Some(_), At::Halted))
     }
 
     /// Halts the code, because something is in the way. Running closures may end.
     pub(super) fn halt(&mut self) {
-        if let Some(active) = self.take() {
+        if let Some(active) = &self.active {
             active.hold_back();
-            *self = Self::Halted(active);
+            self.at = At::Halted;
+        }
+    }
+
+    /// Returns the operation whose transaction is being committed, with the code.
+    pub(super) fn transacting(&self) -> Option<(&Active, OpIndex)> {
+        match (&self.active, self.at) {
+            (Some(active), At::Transacting(op)) => Some((active, op)),
+            _ => None,
         }
     }
 
     pub(super) fn transact(&mut self, op: OpIndex) {
-        if let Some(active) = self.take() {
-            *self = Self::Transacting(active, op);
-        }
+        self.at = At::Transacting(op);
     }
 }
 
@@ -214,9 +226,14 @@ impl Active {
 
     /// Returns the operation in a slot while it waits.
     pub(super) fn open_op(&self, id: u64) -> Option<Op> {
+        self.open_with_index(id).map(|(op, _)| op)
+    }
+
+    /// Returns the operation in a slot while it waits, and its index.
+    pub(super) fn open_with_index(&self, id: u64) -> Option<(Op, OpIndex)> {
         let state = self.board.0.lock();
         let slot = state.slots.get(&id)?;
-        matches!(slot.state, OpState::Waiting).then(|| slot.op.clone())
+        matches!(slot.state, OpState::Waiting).then(|| (slot.op.clone(), slot.key))
     }
 
     /// Whether the operation in a slot waits.
@@ -404,7 +421,7 @@ impl Active {
     }
 
     /// Drops the code without treating the drop as the code's own act.
-    pub(super) fn evict(mut self) {
+    fn evict(&mut self) {
         self.board.0.lock().evicting = true;
         let future = self.future.take();
         panics::drop_caught(future);
@@ -412,8 +429,9 @@ impl Active {
         // it informs an operation that was kept elsewhere.
         let shared = &self.board.0;
         let mut slots = std::mem::take(&mut shared.lock().slots);
-        let wakers: Vec<_> = slots.values_mut().filter_map(|slot| slot.waker.take()).collect();
-        shared.as_polling(|| wakers.into_iter().for_each(Waker::wake));
+        shared.as_polling(|| {
+            slots.values_mut().filter_map(|slot| slot.waker.take()).for_each(Waker::wake);
+        });
         panics::drop_caught(slots);
     }
 }
