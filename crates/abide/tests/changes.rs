@@ -423,7 +423,7 @@ fn several_unblocks_at_once_run_no_step_again() {
             let to = Address { namespace: Namespace::default(), id: ExecutionId::new("one").unwrap() };
             let (id, by) = (MessageId::new(id), By("ann".into()));
             let messages = vec![Message::new(id, to, by, Body::Unblock { step: None })];
-            lab.store().submit(Submit { messages, born_to: None, alone: true }).await.unwrap();
+            lab.store().submit(Submit { messages, born_to: None, alone: true, stretch: None }).await.unwrap();
         }
         let (third, abide) = lab.worker_with(|builder| with(builder).workflow(retyped)).await.unwrap();
         lab.sleep(secs(10)).await;

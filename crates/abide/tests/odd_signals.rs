@@ -215,7 +215,8 @@ fn a_received_signal_is_never_set_aside() {
         let (machine, abide) = lab.worker_with(first).await.unwrap();
         let handle = abide.start(numbers, ()).id("a").await.unwrap();
         handle.signal("n", &1).await.unwrap();
-        lab.sleep(secs(1)).await;
+        // Not so long that it has left memory.
+        lab.sleep(ms(500)).await;
         lab.crash(machine);
         let (_, abide) = lab.worker_with(second).await.unwrap();
         lab.sleep(secs(60)).await;

@@ -58,6 +58,11 @@ async fn step(ctx: &Ctx, name: &str, gate: Option<&Semaphore>) -> Result<u32> {
     .await
 }
 
+/// Starts a workflow from another machine, so that its first commit does not go with its start.
+async fn by_client<W: abide::Workflow<Input = ()>>(lab: &Lab, workflow: W, id: &str) -> Handle<W::Output> {
+    lab.client().await.unwrap().start(workflow, ()).id(id).await.unwrap()
+}
+
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     MemoryStore::new(clock, Bounds::default())
 }
@@ -212,8 +217,8 @@ fn a_transaction_whose_commit_is_unanswered_happens_once() {
         let world = &World::new();
         let faulty = |clock| unanswered(sqlite(clock), world, fault);
         Lab::run_on(1, faulty, |lab| async move {
-            let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
-            let handle = abide.start(books, ()).id("one").await.unwrap();
+            let (_, _worker) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+            let handle = by_client(&lab, books, "one").await;
             lab.sleep(secs(5)).await;
             assert_eq!(handle.status().await.unwrap(), Status::Running);
             world.is_unanswered.store(false, Ordering::Relaxed);
@@ -243,10 +248,10 @@ fn a_commit_that_fails_for_good_blocks_its_execution() {
         let world = &World::new();
         let faulty = |clock| unanswered(sqlite(clock), world, Fault::Corrupt);
         Lab::run_on(1, faulty, |lab| async move {
-            let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+            let (_, _worker) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
             let handle = match workflow {
-                Failing::Step => abide.start(counts, ()).id("one").await.unwrap(),
-                Failing::Transaction => abide.start(books, ()).id("one").await.unwrap(),
+                Failing::Step => by_client(&lab, counts, "one").await,
+                Failing::Transaction => by_client(&lab, books, "one").await,
             };
             lab.sleep(hours(1)).await;
             assert_eq!(world.run_count.load(Ordering::Relaxed), limit, "it was tried so often");
@@ -354,8 +359,8 @@ fn a_child_that_was_looked_for_and_told_of_runs_once() {
             };
             let ran = world.clone();
             Lab::run_on(seed, faulty, |lab| async move {
-                let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
-                abide.run(parent_of_one, ()).id("parent").await.unwrap();
+                let (_, _worker) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+                by_client(&lab, parent_of_one, "parent").await.result().await.unwrap();
                 lab.sleep(secs(10)).await;
             });
             assert_eq!(ran.run_count.load(Ordering::Relaxed), 1, "seed {seed}");
@@ -389,8 +394,8 @@ fn a_child_that_has_ended_is_not_begun_by_a_late_answer() {
                 let world = world.clone();
                 move |builder: abide::Builder| builder.state(world).session_ttl(ttl)
             };
-            let (_, abide) = lab.worker_with(lives(hours(1))).await.unwrap();
-            let parent = abide.start(parent_of_one, ()).id("parent").await.unwrap();
+            let (_, _worker) = lab.worker_with(lives(hours(1))).await.unwrap();
+            let parent = by_client(&lab, parent_of_one, "parent").await;
             lab.sleep(secs(5)).await;
             assert_eq!(world.run_count.load(Ordering::Relaxed), 0, "nobody knows of the child");
             // Its worker does not know, and its own clock says that it is alive.

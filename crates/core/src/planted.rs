@@ -39,6 +39,16 @@ macro_rules! bugs {
 bugs! {
     /// A closure begins before the results before it are durable.
     EffectBeforeDurable = "effect-before-durable",
+    /// A closure begins before the start of its execution is durable.
+    ClosureBeforeStart = "closure-before-start",
+    /// The first stretch of an execution and its replay see two times.
+    StretchAtOtherTime = "stretch-at-other-time",
+    /// The first stretch of a start that attaches is written to the execution that was there.
+    StretchOfAttached = "stretch-of-attached",
+    /// A workflow goes on from a first stretch that was not recorded.
+    StretchUnrecorded = "stretch-unrecorded",
+    /// The children of a first stretch with a lost answer are looked for much later.
+    StretchStrands = "stretch-strands",
     /// A worker that shuts down begins closures.
     ClosuresWhileDraining = "closures-while-draining",
     /// A worker that shuts down reads no orders to the executions that still run on it.

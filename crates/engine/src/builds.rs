@@ -163,13 +163,17 @@ async fn submit(engine: &Inner, messages: Vec<Message>) -> Result<()> {
     if messages.is_empty() {
         return Ok(());
     }
-    let together = Submit { messages: messages.clone(), born_to: None, alone: false };
+    let together = Submit { messages: messages.clone(), born_to: None, alone: false, stretch: None };
     match engine.store.submit(together).await {
         Err(Error::Refused(_)) => {}
         other => return other.map(drop),
     }
     for message in messages {
-        match engine.store.submit(Submit { messages: vec![message], born_to: None, alone: false }).await {
+        match engine
+            .store
+            .submit(Submit { messages: vec![message], born_to: None, alone: false, stretch: None })
+            .await
+        {
             Ok(_) | Err(Error::Refused(_)) => {}
             Err(error) => return Err(error),
         }

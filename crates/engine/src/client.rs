@@ -180,8 +180,8 @@ impl Client {
     async fn run_here(&self, hosting: Hosting, id: &ExecutionId, start: Arc<Start>) -> Result<Event> {
         let requested_at = self.requested_at(&start);
         let mut taken = self.begin(id, start.clone()).await?;
-        if let Some(leased) = taken.born.take() {
-            let mut hosted = hosting.run(leased);
+        if let Some(newborn) = taken.born.take() {
+            let mut hosted = hosting.run(newborn);
             let event = (&mut hosted).await;
             if !hosted.has_waited() && !planted(Bug::HostHogs) {
                 yield_once().await;

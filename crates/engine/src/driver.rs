@@ -26,6 +26,13 @@ use crate::seat::Seat;
 pub trait Driver: Send + Sync + 'static {
     /// Runs an execution until it has ended, or its lease is returned or lost.
     fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End>;
+
+    /// Whether an execution may be polled once before it exists. Its driver then begins nothing
+    /// outside of the store while its seat is not [durable](Seat::is_durable), and may be dropped
+    /// at any time, as if it had never been there.
+    fn begins_with_plain_code(&self) -> bool {
+        false
+    }
 }
 
 /// The beginning of the journal of a leased execution.

@@ -9,6 +9,7 @@ use abide_core::{Ability, Address, Kind, Lease, LeaseRow, SessionId, Timestamp};
 use abide_store::{Aside, Error, ExecutionKey, Leased, Retire, Store, Worker};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::birth::Begun;
 use crate::caretaker::Caretaker;
 use crate::driver::{Driver, End};
 use crate::failures::{Failing, Failures};
@@ -341,7 +342,7 @@ impl Inner {
         let mailbox = Arc::new(Mailbox::default());
         let admission = {
             let mut residents = self.residents();
-            match residents.enter(&leased, &mailbox, source) {
+            match residents.enter((key, leased.lease), &mailbox, source) {
                 Entered::Seated => {}
                 Entered::Known => return None,
                 Entered::Taken(former) => {
@@ -386,6 +387,41 @@ impl Inner {
         Some(Box::pin(self.clone().run(Resident { key, lease, address, mailbox, host }, running)))
     }
 
+    /// Does the same for an execution that has begun before it existed.
+    pub(crate) fn seated_begun(
+        self: &Arc<Self>,
+        (key, mut begun): (ExecutionKey, Begun),
+        host: Option<Arc<Host>>,
+    ) -> Option<BoxFuture<()>> {
+        let (lease, address, mailbox) = (begun.lease, begun.address.clone(), begun.mailbox.clone());
+        let admission = {
+            let mut residents = self.residents();
+            match residents.enter((key, lease), &mailbox, Source::Told) {
+                Entered::Seated => {}
+                // Its commit is recorded, and the other seat goes on from there.
+                Entered::Known => {
+                    drop(residents);
+                    self.recover_all(begun.children());
+                    return None;
+                }
+                Entered::Taken(former) => {
+                    drop(residents);
+                    self.recover_all(begun.children());
+                    former.doubt();
+                    return None;
+                }
+            }
+            self.resident_count.fetch_add(1, Ordering::Relaxed);
+            residents.quarantine.admit(key, None)
+        };
+        // It has begun: it leaves as all others do.
+        if self.is_closing() || admission == Admission::GiveBack {
+            mailbox.order(Order::Drain);
+        }
+        let running = begun.take_running()?;
+        Some(Box::pin(self.clone().run(Resident { key, lease, address, mailbox, host }, running)))
+    }
+
     /// Looks after leased executions without their code. A runner here may have held one of them
     /// until now without reading its mail: it loses its place.
     pub(crate) fn look_after(self: &Arc<Self>, leased: impl IntoIterator<Item = Box<Leased>>) {
@@ -395,7 +431,7 @@ impl Inner {
     pub(crate) fn take_care(self: &Arc<Self>, leased: Box<Leased>, source: Source) {
         let (key, lease, address) = (leased.key, leased.lease, leased.address().clone());
         let mailbox = Arc::new(Mailbox::default());
-        let Some(former) = self.residents().replace(&leased, &mailbox, source) else { return };
+        let Some(former) = self.residents().replace((key, lease), &mailbox, source) else { return };
         match former {
             Some(former) => former.order(Order::Abandon),
             None => {

@@ -28,11 +28,10 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Event, KeyHasher};
-use abide_store::Leased;
 
 use crate::engine::Inner;
-use crate::residents::Source;
 use crate::runtime::{BoxFuture, TaskNumber};
+use crate::submission::Newborn;
 use crate::task_waker::TaskWaker;
 
 /// The tasks that host an execution.
@@ -173,8 +172,8 @@ pub(crate) struct Hosting {
 impl Hosting {
     /// Hosts an execution that was just leased. The future resolves with the event that ended it,
     /// or with `None` if it has left this task otherwise. Dropping it hands the execution over.
-    pub(crate) fn run(&self, leased: Box<Leased>) -> Hosted<'_> {
-        let future = self.engine.seated(leased, Source::Told, Some(self.host.clone()));
+    pub(crate) fn run(&self, newborn: Newborn) -> Hosted<'_> {
+        let future = newborn.seated(&self.engine, Some(self.host.clone()));
         Hosted { hosting: self, future, waker: self.host.clone().into(), has_waited: false }
     }
 }

@@ -199,6 +199,11 @@ impl Inbox {
         inbox
     }
 
+    /// Sets the key of an execution that had none until it was created.
+    pub(crate) fn belongs_to(&mut self, key: ExecutionKey) {
+        self.key = key;
+    }
+
     /// Returns the next order to an execution.
     pub(crate) fn next_order(&mut self, execution: &Execution) -> Option<Message> {
         // Every turn of a runner asks, and mostly there is none.
@@ -467,7 +472,7 @@ mod tests {
             let payload = Payload::from(vec![b'x'; *size]);
             messages.push(message(&n.to_string(), Body::Signal { name: name("s"), payload }));
         }
-        let submitted = now(store.submit(Submit { messages, born_to: None, alone: false }));
+        let submitted = now(store.submit(Submit { messages, born_to: None, alone: false, stretch: None }));
         let key = submitted[0].key();
         let page = now(store.inbox(InboxRead::first(key)));
         let mut inbox = Inbox::new((store, sim.process(1)), 10, (key, EPOCH), page);
@@ -644,7 +649,7 @@ mod tests {
         let sim = Sim::new(1);
         let store = MemoryStore::new(Arc::new(sim.clone()), Bounds::default());
         let start = message("start", Body::Start(abide_core::fixture::flow().into()));
-        let submit = |message| Submit { messages: vec![message], born_to: None, alone: false };
+        let submit = |message| Submit { messages: vec![message], born_to: None, alone: false, stretch: None };
         let key = now(store.submit(submit(start)))[0].key();
         let page = now(store.inbox(InboxRead::first(key)));
         let slow = FaultyStore::deciding(store.clone(), |_| Fault::Delay { poll_count: 1 });

@@ -189,7 +189,7 @@ mod tests {
         let id = ExecutionId::new("a").expect("an id");
         let to = Address { namespace: Namespace::default(), id };
         let start = Message::new(MessageId::new("start"), to, By::client(), Body::Start(flow().into()));
-        let submit = Submit { messages: vec![start], born_to: Some(session), alone: true };
+        let submit = Submit { messages: vec![start], born_to: Some(session), alone: true, stretch: None };
         match answer(store.submit(submit)).pop() {
             Some(Submitted::Started(_, Some(leased))) => *leased,
             other => panic!("not born leased: {other:?}"),

@@ -15,6 +15,7 @@ use abide_store::{
     Transaction,
 };
 
+use crate::birth::Birth;
 use crate::driver::End;
 use crate::engine::Inner;
 use crate::news::News;
@@ -51,6 +52,8 @@ pub(crate) struct Ledger {
     /// Whether a closure that was open when the last holder died is open again.
     has_open: bool,
     in_flight: Option<InFlight>,
+    /// The way to the request that creates the execution, until it exists.
+    birth: Option<Arc<Birth>>,
     /// Executions that may have been leased to us without our knowing, because an answer was lost.
     stranded: Vec<Address>,
 }
@@ -124,8 +127,32 @@ impl Ledger {
             outgoing: Vec::new(),
             tree_orders: Vec::new(),
             in_flight: None,
+            birth: None,
             stranded: Vec::new(),
         }
+    }
+
+    /// Has the first commit go with the start: the execution does not exist yet.
+    pub(crate) fn await_birth(&mut self, birth: Arc<Birth>) {
+        self.birth = Some(birth);
+        self.durable = if planted(Bug::ClosureBeforeStart) { self.durable } else { 0 };
+    }
+
+    /// Whether the execution does not exist, as far as is known here.
+    pub(crate) fn is_unborn(&self) -> bool {
+        self.birth.is_some()
+    }
+
+    /// Returns the number of an execution that was just created.
+    pub(crate) fn born(&mut self) -> Option<ExecutionKey> {
+        let key = self.birth.as_ref()?.key()?;
+        self.birth = None;
+        self.leased.key = key;
+        if self.in_flight.is_none() {
+            // Its start, and nothing else: later entries go with the next commit.
+            self.durable = 1;
+        }
+        Some(key)
     }
 
     /// Returns the store's number for the execution.
@@ -273,8 +300,8 @@ impl Ledger {
     /// Sends a user's transaction, which returns the one record of its commit.
     pub(crate) fn transact(&mut self, terms: Terms, transaction: Transaction) {
         debug_assert!(
-            self.is_durable() && !self.has_news(),
-            "a transaction is an effect: all before it is durable"
+            (self.is_durable() || self.is_unborn()) && !self.has_news(),
+            "a transaction is an effect: all before it is durable, or is written with it"
         );
         let commit = self.commit(terms, Some(transaction));
         self.send(commit);
@@ -348,7 +375,10 @@ impl Ledger {
     }
 
     fn send(&mut self, commit: Commit) {
-        let answer = self.engine.store.commit(commit.clone());
+        let answer = match &self.birth {
+            Some(birth) => birth.send(commit.clone()),
+            None => self.engine.store.commit(commit.clone()),
+        };
         let entry_count = self.leased.execution.entry_count();
         let news = (std::mem::take(&mut self.news), self.run_before);
         self.run_before = self.leased.execution.run();
@@ -420,7 +450,8 @@ impl Ledger {
 /// engine: until it is answered, nobody may begin anew under the same lease.
 impl Drop for Ledger {
     fn drop(&mut self) {
-        if let Some(flight) = self.in_flight.take() {
+        // The first commit of an execution that never came goes nowhere.
+        if let Some(flight) = self.in_flight.take().filter(|_| !self.is_unborn()) {
             self.engine.left_commits.put((self.leased.key, self.leased.lease.epoch), flight);
         }
     }
@@ -481,7 +512,7 @@ impl InFlight {
 }
 
 /// Returns the addresses of the executions that these messages start.
-fn started(messages: &[Message]) -> Vec<Address> {
+pub(crate) fn started(messages: &[Message]) -> Vec<Address> {
     let starts = messages.iter().filter(|message| matches!(message.body, Body::Start(_)));
     starts.map(|message| message.to.clone()).collect()
 }

@@ -11,6 +11,7 @@
 mod alarm;
 mod aside;
 mod begin;
+mod birth;
 mod board;
 mod builds;
 mod caretaker;

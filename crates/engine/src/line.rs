@@ -44,6 +44,11 @@ impl<T> Line<T> {
         front
     }
 
+    /// Returns the first element.
+    pub(crate) fn front(&self) -> Option<&T> {
+        self.first.as_ref()
+    }
+
     /// Returns the last element.
     pub(crate) fn back(&self) -> Option<&T> {
         self.rest.back().or(self.first.as_ref())

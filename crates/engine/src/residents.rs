@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Digest, Epoch, KeyHasher, Lease, SessionId, Tally};
-use abide_store::{ExecutionKey, Leased};
+use abide_store::ExecutionKey;
 
 use crate::inbox::{Arrival, Arrivals};
 use crate::mailbox::Mailbox;
@@ -139,13 +139,18 @@ impl Residents {
     }
 
     /// Seats a lease, unless the place is taken.
-    pub(crate) fn enter(&mut self, leased: &Leased, mailbox: &Arc<Mailbox>, source: Source) -> Entered {
+    pub(crate) fn enter(
+        &mut self,
+        leased: (ExecutionKey, Lease),
+        mailbox: &Arc<Mailbox>,
+        source: Source,
+    ) -> Entered {
         if !self.is_news(leased, source) {
             return Entered::Known;
         }
-        if let Some(former) = self.seats.get(&leased.key) {
+        if let Some(former) = self.seats.get(&leased.0) {
             let former = former.mailbox.clone();
-            self.again.insert(leased.key);
+            self.again.insert(leased.0);
             return Entered::Taken(former);
         }
         self.seat(leased, mailbox);
@@ -156,7 +161,7 @@ impl Residents {
     /// known already, or over.
     pub(crate) fn replace(
         &mut self,
-        leased: &Leased,
+        leased: (ExecutionKey, Lease),
         mailbox: &Arc<Mailbox>,
         source: Source,
     ) -> Option<Option<Arc<Mailbox>>> {
@@ -164,10 +169,10 @@ impl Residents {
     }
 
     /// Whether a lease is newer than the one known here for its execution.
-    fn is_news(&mut self, leased: &Leased, source: Source) -> bool {
-        let (key, epoch) = (leased.key, leased.lease.epoch);
+    fn is_news(&mut self, (key, lease): (ExecutionKey, Lease), source: Source) -> bool {
+        let epoch = lease.epoch;
         // This is a late answer to a session that is gone. Nobody would end its seat.
-        if leased.lease.session != self.session {
+        if lease.session != self.session {
             return false;
         }
         if self.seats.get(&key).is_some_and(|known| known.lease.epoch >= epoch) {
@@ -187,8 +192,7 @@ impl Residents {
         }
     }
 
-    fn seat(&mut self, leased: &Leased, mailbox: &Arc<Mailbox>) -> Option<Arc<Mailbox>> {
-        let (key, lease) = (leased.key, leased.lease);
+    fn seat(&mut self, (key, lease): (ExecutionKey, Lease), mailbox: &Arc<Mailbox>) -> Option<Arc<Mailbox>> {
         if let Some(early) = self.early.remove(&key) {
             self.early_bytes -= early.bytes();
             mailbox.deliver(early.into_kept());
@@ -294,32 +298,14 @@ impl Residents {
 
 #[cfg(test)]
 mod tests {
-    use abide_core::{
-        Address, Body, By, Execution, ExecutionId, Message, MessageId, Name, Namespace, Payload, Timestamp,
-        Version,
-    };
-    use abide_store::InboxPage;
+    use abide_core::{Address, Body, By, ExecutionId, Message, MessageId, Name, Namespace, Payload};
 
     use super::*;
 
     const KEY: ExecutionKey = ExecutionKey(7);
 
-    fn leased(epoch: u64) -> Leased {
-        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
-        let start = abide_core::fixture::flow();
-        Leased {
-            key: KEY,
-            lease: Lease { session: SessionId(1), epoch: Epoch(epoch) },
-            version: Version(0),
-            takeover_count: 0,
-            suspicion: None,
-            unclaimed: None,
-            is_first: epoch == 1,
-            execution: Execution::start(address, start, Timestamp::default()).0,
-            journal: Vec::new(),
-            first: None,
-            inbox: InboxPage::default(),
-        }
+    fn leased(epoch: u64) -> (ExecutionKey, Lease) {
+        (KEY, Lease { session: SessionId(1), epoch: Epoch(epoch) })
     }
 
     fn residents() -> Residents {
@@ -330,7 +316,7 @@ mod tests {
 
     fn enter(residents: &mut Residents, epoch: u64, source: Source) -> (Arc<Mailbox>, &'static str) {
         let mailbox = Arc::default();
-        let entered = match residents.enter(&leased(epoch), &mailbox, source) {
+        let entered = match residents.enter(leased(epoch), &mailbox, source) {
             Entered::Seated => "seated",
             Entered::Known => "known",
             Entered::Taken(_) => "taken",
@@ -394,14 +380,14 @@ mod tests {
         assert!(told.len() == 1 && Arc::ptr_eq(&told[0], &mailbox));
         assert_eq!(residents.leave(KEY, &mailbox), Departure::Vacant);
         assert_eq!(enter(&mut residents, 4, Source::Told).1, "known", "it is a lease of the old session");
-        assert!(residents.replace(&leased(4), &Arc::default(), Source::Told).is_none());
+        assert!(residents.replace(leased(4), &Arc::default(), Source::Told).is_none());
         assert!(residents.begin_session(SessionId(2)).is_empty());
     }
 
     #[test]
     fn early_mail_is_bounded_by_what_it_carries() {
         let mut residents = residents();
-        let to = leased(1).address().clone();
+        let to = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
         let payload = Payload::from(vec![b'x'; 1 << 20]);
         let body = Body::Signal { name: Name::new("s").unwrap(), payload };
         let message = Message::new(MessageId::new("m"), to, By::client(), body);
@@ -433,7 +419,7 @@ mod tests {
         let mut residents = residents();
         let (mailbox, _) = enter(&mut residents, 3, Source::Told);
         let caretaker = Arc::default();
-        assert!(residents.replace(&leased(4), &caretaker, Source::Told).unwrap().is_some());
+        assert!(residents.replace(leased(4), &caretaker, Source::Told).unwrap().is_some());
         assert_eq!(enter(&mut residents, 5, Source::Told).1, "taken");
         assert_eq!(residents.leave(KEY, &mailbox), Departure::OfAnother);
         assert_eq!(residents.leave(KEY, &caretaker), Departure::LeasedAgain);
@@ -453,10 +439,10 @@ mod tests {
         let mut residents = residents();
         let (mailbox, _) = enter(&mut residents, 3, Source::Told);
         let caretaker = Arc::default();
-        assert!(residents.replace(&leased(3), &caretaker, Source::Told).is_none());
-        assert!(residents.replace(&leased(4), &caretaker, Source::Told).unwrap().is_some());
+        assert!(residents.replace(leased(3), &caretaker, Source::Told).is_none());
+        assert!(residents.replace(leased(4), &caretaker, Source::Told).unwrap().is_some());
         assert_eq!(residents.leave(KEY, &mailbox), Departure::OfAnother, "the place is the caretaker's");
-        assert!(residents.under(KEY, leased(4).lease).is_some());
+        assert!(residents.under(KEY, leased(4).1).is_some());
     }
 
     #[test]
@@ -468,7 +454,7 @@ mod tests {
         assert_eq!(residents.beat().1, Digest::default());
         assert_eq!(residents.beat(), (SessionId(1), of(3)));
         let caretaker = Arc::default();
-        residents.replace(&leased(4), &caretaker, Source::Told);
+        residents.replace(leased(4), &caretaker, Source::Told);
         assert_eq!(residents.beat().1, Digest::default());
         assert_eq!(residents.beat().1, Digest::default());
         assert_eq!(residents.beat().1, of(4));

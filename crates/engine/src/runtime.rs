@@ -85,6 +85,12 @@ pub trait Runtime: Clock {
         None
     }
 
+    /// Whether the code of an execution may begin in this poll: the waker is that of a task of this
+    /// runtime.
+    fn may_begin_code(&self, waker: &Waker) -> bool {
+        self.current_task(waker).is_some()
+    }
+
     /// Returns a random number.
     fn random(&self) -> u64;
 

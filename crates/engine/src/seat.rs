@@ -28,7 +28,7 @@ use crate::tree::{self, TOLD_COUNT_MAX};
 pub struct Seat {
     pub(crate) engine: Arc<Inner>,
     mailbox: Arc<Mailbox>,
-    ledger: Ledger,
+    pub(crate) ledger: Ledger,
     inbox: Inbox,
     order: Order,
     /// Whether none of its code was called before.
@@ -185,6 +185,9 @@ impl Seat {
     /// Takes in the news of the store and the engine for this seat. Pending if none of it needs an
     /// action.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Seated> {
+        if let Some(key) = self.ledger.born() {
+            self.inbox.belongs_to(key);
+        }
         if let Poll::Ready(seated) = self.poll_commit(cx) {
             return Poll::Ready(seated);
         }
@@ -205,7 +208,8 @@ impl Seat {
         if self.order == Order::Abandon || is_lost {
             return Poll::Ready(Seated::Ended(End::Lost("its lease is over".to_owned())));
         }
-        if self.inbox.is_complete() {
+        // An execution that does not exist has no mail; a look waits.
+        if self.inbox.is_complete() || self.is_unborn() {
             return Poll::Pending;
         }
         match self.inbox.poll(cx) {

@@ -420,6 +420,11 @@ impl Runtime for SimProcess {
         self.spawn(future);
     }
 
+    /// Every task is one of this runtime.
+    fn may_begin_code(&self, _: &Waker) -> bool {
+        true
+    }
+
     fn random(&self) -> u64 {
         self.sim.random()
     }

@@ -12,11 +12,14 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Body, Message};
-use abide_store::{Answer, Error, Leased, Result, Submit, Submitted};
+use abide_store::{Answer, Error, ExecutionKey, Leased, Result, Submit, Submitted};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::birth::Begun;
 use crate::client::Client;
-use crate::engine::Inner;
+use crate::engine::{Engine, Inner};
+use crate::hosts::Host;
+use crate::residents::Source;
 use crate::runtime::BoxFuture;
 use crate::watch::Whereabouts;
 
@@ -27,6 +30,12 @@ pub(crate) struct Submission {
     /// The error of an attempt whose outcome is unknown.
     unknown: Option<Error>,
     stage: Asking,
+    /// The execution that the request under way starts, if it has begun already.
+    begun: Option<Box<Begun>>,
+    /// Whether the execution is not to begin before it exists.
+    is_plain: bool,
+    /// The children of a beginning that was thrown away although it may have happened.
+    stranded: Vec<Address>,
     /// Its place among the requests under way.
     _permit: OwnedSemaphorePermit,
 }
@@ -39,7 +48,16 @@ enum Asking {
 
 impl Submission {
     pub(crate) fn new(message: Message, permit: OwnedSemaphorePermit) -> Self {
-        Self { message, tried_count: 0, unknown: None, stage: Asking::Next, _permit: permit }
+        Self {
+            message,
+            tried_count: 0,
+            unknown: None,
+            stage: Asking::Next,
+            begun: None,
+            is_plain: false,
+            stranded: Vec::new(),
+            _permit: permit,
+        }
     }
 
     /// Asks until there is an answer.
@@ -56,9 +74,16 @@ impl Submission {
     fn poll_once(&mut self, client: &Client, cx: &mut Context<'_>) -> Poll<Poll<Result<Taken>>> {
         loop {
             match &mut self.stage {
-                Asking::Next => self.stage = Asking::Asked(client.store.submit(self.submit(client))),
+                Asking::Next => {
+                    let submit = self.submit(client, cx);
+                    self.stage = Asking::Asked(client.store.submit(submit));
+                }
                 Asking::Asked(answer) => {
                     let answer = std::task::ready!(answer.as_mut().poll(cx));
+                    if self.is_to_begin_later(&answer) {
+                        self.stage = Asking::Next;
+                        continue;
+                    }
                     if let Some(answer) = self.judged(client, answer) {
                         return Poll::Ready(Poll::Ready(answer));
                     }
@@ -83,13 +108,40 @@ impl Submission {
         self.unknown.take_if(|_| is_late)
     }
 
-    fn submit(&self, client: &Client) -> Submit {
+    /// Makes the request. The first time, the execution that it starts may begin before that, if
+    /// nothing else is going on. After a lost answer it begins from its records.
+    fn submit(&mut self, client: &Client, cx: &mut Context<'_>) -> Submit {
         let (born_to, alone) = match &client.engine {
             Some(engine) if engine.0.free_slots() > 0 => (Some(engine.0.session()), engine.0.is_idle()),
             Some(engine) => (None, engine.0.is_idle()),
             None => (None, true),
         };
-        Submit { messages: vec![self.message.clone()], born_to, alone }
+        let is_first = alone && self.tried_count == 0 && !self.is_plain;
+        let engine = client.engine.as_ref().filter(|_| is_first && born_to.is_some());
+        self.begun = engine.and_then(|engine| Begun::begin(&engine.0, &self.message, cx));
+        let stretch = self.begun.as_ref().map(|begun| begun.stretch());
+        Submit { messages: vec![self.message.clone()], born_to, alone, stretch }
+    }
+
+    /// Whether the execution is to be started once more without its beginning, which may be to
+    /// blame for this answer. If it is not, the next answer is the same.
+    fn is_to_begin_later(&mut self, answer: &Result<Vec<Submitted>>) -> bool {
+        let (Some(begun), Err(error)) = (&self.begun, answer) else { return false };
+        let may_have_happened = match error {
+            Error::Refused(_) if begun.has_transaction() => false,
+            Error::Refused(_) | Error::Closed => return false,
+            error if error.is_transient() => return false,
+            _ => true,
+        };
+        self.throw_away();
+        (self.is_plain, self.tried_count) = (true, self.tried_count + u32::from(may_have_happened));
+        true
+    }
+
+    /// Throws the beginning away. It may have happened all the same: then the execution goes on
+    /// from its records.
+    fn throw_away(&mut self) {
+        self.stranded.extend(self.begun.take().iter().flat_map(|begun| begun.children()));
     }
 
     /// Returns the answer to the caller; `None` if the outcome is unknown. A typed refusal such as
@@ -98,12 +150,19 @@ impl Submission {
         match answer {
             Ok(submitted) => {
                 self.tell_start(&submitted);
-                return Some(Ok(taken(client, submitted, self.tried_count > 0)));
+                if let Some(engine) = &client.engine {
+                    engine.0.recover_all(std::mem::take(&mut self.stranded));
+                }
+                let begun = self.begun.take();
+                return Some(Ok(taken(client, (submitted, begun), self.tried_count > 0)));
             }
             Err(Error::Indeterminate { what, source }) if planted(Bug::UnknownSubmitFailed) => {
                 return Some(Err(Error::Unavailable { what, source }));
             }
-            Err(error @ Error::Indeterminate { .. }) => self.unknown = Some(error),
+            Err(error @ Error::Indeterminate { .. }) => {
+                self.throw_away();
+                self.unknown = Some(error);
+            }
             // The failure of this attempt says nothing about the one before it. Only a refusal
             // does: a message that was taken before is not refused.
             Err(error) if self.tried_count > 0 && error.is_transient() => {}
@@ -116,7 +175,7 @@ impl Submission {
     }
 
     fn tell_start(&self, submitted: &[Submitted]) {
-        if let (Body::Start(start), [Submitted::Started(..)], false) =
+        if let (Body::Start(start), [Submitted::Started(..) | Submitted::Begun(..)], false) =
             (&self.message.body, submitted, planted(Bug::StartUnlogged))
         {
             let Address { namespace, id } = &self.message.to;
@@ -193,7 +252,7 @@ pub(crate) struct Taken {
 impl Taken {
     /// Returns the place where the started execution runs.
     pub(crate) fn place(&self) -> Whereabouts {
-        if self.born.leased.is_some() { Whereabouts::Here } else { Whereabouts::Elsewhere }
+        if self.born.newborn.is_some() { Whereabouts::Here } else { Whereabouts::Elsewhere }
     }
 }
 
@@ -201,33 +260,67 @@ impl Taken {
 /// task of its own when this is dropped.
 #[derive(Default)]
 pub(crate) struct Born {
-    leased: Option<Box<Leased>>,
+    newborn: Option<Newborn>,
     engine: Option<Arc<Inner>>,
 }
 
+/// An execution that was just created and leased.
+pub(crate) enum Newborn {
+    Leased(Box<Leased>),
+    /// Its code has begun, and its first commit has happened.
+    Begun(ExecutionKey, Box<Begun>),
+}
+
+impl Newborn {
+    /// Takes the execution into memory, where this host polls it. Returns the future that runs it
+    /// until it leaves, if it was not there before.
+    pub(crate) fn seated(self, engine: &Arc<Inner>, host: Option<Arc<Host>>) -> Option<BoxFuture<()>> {
+        match self {
+            Self::Leased(leased) => engine.seated(leased, Source::Told, host),
+            Self::Begun(key, begun) => engine.seated_begun((key, *begun), host),
+        }
+    }
+}
+
 impl Born {
+    fn of(newborn: Newborn, engine: &Engine) -> Self {
+        Self { newborn: Some(newborn), engine: Some(engine.0.clone()) }
+    }
+
     /// Takes the execution: the caller runs it.
-    pub(crate) fn take(&mut self) -> Option<Box<Leased>> {
-        self.leased.take()
+    pub(crate) fn take(&mut self) -> Option<Newborn> {
+        self.newborn.take()
     }
 }
 
 impl Drop for Born {
     fn drop(&mut self) {
-        if let (Some(leased), Some(engine)) = (self.leased.take(), &self.engine) {
-            engine.adopt([leased]);
+        if let (Some(newborn), Some(engine)) = (self.newborn.take(), &self.engine) {
+            newborn.seated(engine, None).into_iter().for_each(|running| engine.runtime.spawn(running));
         }
     }
 }
 
 /// Returns the executions that were born to the engine. After a lost answer, one may have been
-/// born without our knowing.
-fn taken(client: &Client, submitted: Vec<Submitted>, was_repeated: bool) -> Taken {
+/// born without our knowing. A beginning is dropped here, unless the store has taken it.
+fn taken(
+    client: &Client,
+    (submitted, mut begun): (Vec<Submitted>, Option<Box<Begun>>),
+    was_repeated: bool,
+) -> Taken {
     let mut taken = Taken { born: Born::default(), is_attached: false, is_known: false };
     for one in submitted {
         match (one, &client.engine) {
-            (Submitted::Started(_, Some(leased)), Some(engine)) => {
-                taken.born = Born { leased: Some(leased), engine: Some(engine.0.clone()) };
+            (Submitted::Started(key, Some(leased)), Some(engine)) => {
+                let newborn = match begun.take().filter(|_| planted(Bug::StretchUnrecorded)) {
+                    Some(begun) => begun.born(key, Ok(Box::default())),
+                    None => Newborn::Leased(leased),
+                };
+                taken.born = Born::of(newborn, engine);
+            }
+            (Submitted::Begun(key, committed), Some(engine)) => {
+                let begun = begun.take().expect("only a beginning that was sent may happen");
+                taken.born = Born::of(begun.born(key, committed), engine);
             }
             (Submitted::Attached(key), engine) => {
                 taken.is_attached = true;

@@ -401,7 +401,7 @@ fn children(past: &Past, books: &Books) -> Vec<String> {
 
 /// Checks the child ids that code saw. Such an id is in a `ChildStarted` entry of the journal. If
 /// the code ran ahead of its journal and the run was lost, it is an id that the code may have
-/// chosen.
+/// chosen. The code of a start that was refused belongs to no journal.
 fn names(books: &Books) -> Vec<String> {
     let mut found = Vec::new();
     for item in &books.items {
@@ -416,7 +416,11 @@ fn names(books: &Books) -> Vec<String> {
         let is_own =
             [format!("{parent}/{run}/"), format!("{parent}-{run}-")].iter().any(|own| child.starts_with(own));
         let is_taken = || past.program(*run).is_some_and(|program| program.takes(child));
-        if !journal.iter().any(is_started) && !is_own && !is_taken() {
+        let is_tried = || {
+            let of_parent = |item: &Happened| matches!(item, Happened::Tried { parent: of, child: id } if of == parent && id == child);
+            books.items.iter().any(of_parent)
+        };
+        if !journal.iter().any(is_started) && !is_own && !is_taken() && !is_tried() {
             found.push(format!("{parent:?} run {run} was told that {child:?} is its child"));
         }
     }

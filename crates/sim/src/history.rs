@@ -95,6 +95,9 @@ pub(crate) enum Happened {
     Drew { draw: Draw, value: u64 },
     /// The code of a run learned the id of its child.
     Named { parent: String, run: u32, child: String },
+    /// A start was sent, and with it the start of this child by code that had begun before. None of
+    /// that happens if the start is refused or attaches.
+    Tried { parent: String, child: String },
     /// The store granted a lease.
     Leased { machine: u32, session: SessionId, key: ExecutionKey, id: String, run: u32, epoch: u64 },
     /// The lease of the event before went to a caretaker, which has none of the code.

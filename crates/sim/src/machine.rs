@@ -5,13 +5,14 @@ use std::future::pending;
 use std::sync::Arc;
 
 use abide::ms;
-use abide_core::{Body, Entry, Event, Kind, SessionId, Timestamp};
+use abide_core::{Body, Entry, Event, Kind, Refusal, SessionId, Timestamp};
 use abide_engine::Runtime;
 use abide_store::faults::FaultyStore;
 use abide_store::{
-    Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
-    Hold, Import, Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List, Listing, Notice, Prune,
-    Read, Registered, Retire, Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow, Workers,
+    Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, Error, ExecutionKey, Feed,
+    FeedPage, Heartbeat, Hold, Import, Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List,
+    Listing, Notice, Prune, Read, Registered, Retire, Snapshot, Store, Submit, Submitted, Trouble, View,
+    Worker, WorkerRow, Workers,
 };
 use futures_util::FutureExt;
 
@@ -194,12 +195,51 @@ impl World {
                         self.history.add(Happened::Born { id, at: self.sim.now() });
                     }
                 }
+                Submitted::Begun(key, committed) => {
+                    self.accepted(message);
+                    self.begun(machine, (submit, asked_at), (*key, committed.as_deref()));
+                }
                 Submitted::Delivered(_) => {
                     self.accepted(message);
                     self.arrived(message, asked_at);
                 }
                 Submitted::Attached(_) | Submitted::Duplicate(_) => {}
             }
+        }
+    }
+
+    /// Records the children of an execution that has begun before its start.
+    fn tried(&self, submit: &Submit) {
+        let commit = submit.stretch.iter().find_map(|stretch| stretch.commit.as_ref());
+        let outgoing = commit.iter().flat_map(|commit| &commit.changes.outgoing);
+        for child in outgoing.filter(|message| matches!(message.body, Body::Start(_))) {
+            let (parent, child) = (submit.messages[0].to.id.to_string(), child.to.id.to_string());
+            self.history.add(Happened::Tried { parent, child });
+        }
+    }
+
+    /// Records a start whose execution has begun before, and the first commit that came with it.
+    fn begun(
+        &self,
+        machine: u32,
+        (submit, asked_at): (&Submit, Timestamp),
+        (key, committed): (ExecutionKey, Result<&Committed, &Refusal>),
+    ) {
+        let (Some(stretch), [message], Some(session)) =
+            (&submit.stretch, submit.messages.as_slice(), submit.born_to)
+        else {
+            unreachable!("only a stretch begins with its start")
+        };
+        let id = message.to.id.to_string();
+        let mut state = self.lock();
+        state.held.insert(key, machine);
+        state.given.insert((key, 1));
+        state.damage.name(key, &id);
+        drop(state);
+        self.history.add(Happened::Leased { machine, session, key, id: id.clone(), run: 1, epoch: 1 });
+        self.history.add(Happened::Born { id, at: self.sim.now() });
+        if let (Some(commit), Ok(committed)) = (stretch.commit_of(key), committed) {
+            self.committed(machine, (&commit, asked_at), &CommitOutcome::Committed(committed.clone()));
         }
     }
 
@@ -271,6 +311,7 @@ fn nothing<T>(_: &World, _: u32, _: &T) {}
 
 impl Store for MachineStore {
     fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
+        self.world.tried(&submit);
         let (sent, asked_at) = (submit.clone(), self.world.sim.now());
         let observe = move |world: &World, machine, answers: &Vec<Submitted>| {
             world.submitted(machine, (&sent, asked_at), answers);

@@ -146,7 +146,7 @@ fn submit(
     let start = Start::of(Kind::Workflow, name("probe"), Payload::from(vec![b'x'; 20]));
     let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") };
     let message = Message::new(MessageId::new("start"), to, By::client(), Body::Start(Arc::new(start)));
-    store.submit(Submit { messages: vec![message], born_to: Some(session), alone })
+    store.submit(Submit { messages: vec![message], born_to: Some(session), alone, stretch: None })
 }
 
 fn born(mut submitted: Vec<Submitted>) -> Leased {

@@ -59,7 +59,7 @@ pub(crate) fn submit(store: &SqliteStore, message: Message) {
 }
 
 pub(crate) fn try_submit(store: &SqliteStore, message: Message) -> Result<Vec<Submitted>> {
-    block_on(store.submit(Submit { messages: vec![message], born_to: None, alone: false }))
+    block_on(store.submit(Submit { messages: vec![message], born_to: None, alone: false, stretch: None }))
 }
 
 /// Opens two stores on one file, as two processes would.

@@ -212,8 +212,12 @@ mod tests {
         }
 
         fn start_in(&self, id: &str, fate: Fate) -> abide_store::Result<Vec<Submitted>> {
-            let answer: Answer<_> =
-                self.store.submit(Submit { messages: vec![start_of(id)], born_to: None, alone: false });
+            let answer: Answer<_> = self.store.submit(Submit {
+                messages: vec![start_of(id)],
+                born_to: None,
+                alone: false,
+                stretch: None,
+            });
             self.store.step(fate);
             block_on(answer)
         }

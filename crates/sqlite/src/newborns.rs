@@ -211,7 +211,8 @@ mod tests {
 
     /// Starts an execution that is born to the session, and returns its key.
     fn born(store: &SqliteStore, session: SessionId, id: &str) -> i64 {
-        let submit = Submit { messages: vec![start_of(id)], born_to: Some(session), alone: false };
+        let submit =
+            Submit { messages: vec![start_of(id)], born_to: Some(session), alone: false, stretch: None };
         match block_on(store.submit(submit)).unwrap().pop() {
             Some(Submitted::Started(key, Some(_))) => integer(key.0),
             other => panic!("not born leased: {other:?}"),
@@ -324,7 +325,8 @@ mod tests {
         let session = register(&ours, "default");
         let signal = Body::Signal { name: name("s"), payload: Payload::from("1") };
         let messages = vec![start_of("a"), message("m", "unknown", signal)];
-        block_on(ours.submit(Submit { messages, born_to: Some(session), alone: false })).unwrap_err();
+        block_on(ours.submit(Submit { messages, born_to: Some(session), alone: false, stretch: None }))
+            .unwrap_err();
         let known = inside(&ours, move |batch| Ok(batch.tallies.newborns.first(session)));
         assert_eq!(known.unwrap(), None);
         try_submit(&ours, start_of("b")).unwrap();

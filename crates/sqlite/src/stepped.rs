@@ -209,7 +209,7 @@ mod tests {
         let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
         let body = Body::Start(start.into());
         let message = Message::new(MessageId::new(format!("start {id}")), to, abide_core::By::client(), body);
-        store.submit(Submit { messages: vec![message], born_to: None, alone: false })
+        store.submit(Submit { messages: vec![message], born_to: None, alone: false, stretch: None })
     }
 
     /// Returns the answer, if it has arrived.

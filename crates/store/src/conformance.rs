@@ -51,6 +51,7 @@ mod registry;
 mod runs;
 mod sizes;
 mod starts;
+mod stretches;
 mod subject;
 mod takeovers;
 mod timers;
@@ -96,6 +97,7 @@ pub const TABLES: &[&[Case]] = &[
     parking::CASES,
     outgoing::CASES,
     born::CASES,
+    stretches::CASES,
     journals::CASES,
     lists::CASES,
     feed::CASES,

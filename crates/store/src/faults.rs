@@ -51,6 +51,9 @@ pub enum Fault {
     Indeterminate,
     /// It does not happen, and never will: [`Error::Corrupt`].
     Corrupt,
+    /// It happens without the [first stretch](crate::Stretch) of a start. No other operation
+    /// notices it.
+    NoStretch,
 }
 
 /// The probability of each fault, in thousandths of the operations.
@@ -209,7 +212,7 @@ impl FaultyStore {
     ) -> Answer<T> {
         self.tally.count(fault);
         match fault {
-            Fault::None => operation(&*self.inner),
+            Fault::None | Fault::NoStretch => operation(&*self.inner),
             Fault::Delay { poll_count } => {
                 Answer::new(Delayed { answer: operation(&*self.inner), poll_count })
             }
@@ -306,7 +309,7 @@ impl Tally {
     fn count(&self, fault: Fault) {
         self.operations.fetch_add(1, Ordering::SeqCst);
         let counter = match fault {
-            Fault::None => return,
+            Fault::None | Fault::NoStretch => return,
             Fault::Delay { .. } | Fault::Hold | Fault::Late => &self.delayed,
             Fault::Unavailable | Fault::Unread | Fault::UnreadRows => &self.unavailable,
             Fault::Indeterminate => &self.indeterminate,
@@ -342,8 +345,12 @@ impl<T> Future for Delayed<T> {
 }
 
 impl Store for FaultyStore {
-    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
-        self.pass("submit", move |store| store.submit(submit))
+    fn submit(&self, mut submit: Submit) -> Answer<Vec<Submitted>> {
+        let fault = self.next_fault("submit");
+        if fault == Fault::NoStretch {
+            submit.stretch = None;
+        }
+        self.suffer(fault, "submit", move |store| store.submit(submit))
     }
 
     fn claim(&self, claim: Claim) -> Answer<Claimed> {

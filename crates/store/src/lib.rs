@@ -22,6 +22,7 @@ mod prng;
 pub mod readers;
 mod refused;
 mod seam;
+mod stretch;
 mod view;
 mod worker;
 
@@ -36,6 +37,7 @@ pub use seam::{
     Leased, NEWER_PAUSE, Notice, Record, Records, Run, Store, Submit, Submitted, Transacted, Transaction,
     Unreadable,
 };
+pub use stretch::Stretch;
 pub use view::{
     Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List, ListCursor,
     ListOrder, Listed, Listing, PageBounds, ParentRun, Prune, Read, Snapshot, Target, Trouble, View,

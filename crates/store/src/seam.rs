@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{
-    Address, Entry, Epoch, Execution, Fence, Lease, Message, MessageId, SessionId, Summary, Suspicion,
-    Timestamp, Unclaimed, Version, codec,
+    Address, Entry, Epoch, Execution, Fence, Lease, Message, MessageId, Refusal, SessionId, Summary,
+    Suspicion, Timestamp, Unclaimed, Version, codec,
 };
 
 use smallvec::SmallVec;
 
 use crate::{
-    Answer, Beat, Error, Heartbeat, Import, Imported, InboxPage, Prune, Registered, Result, Retire, View,
-    Worker,
+    Answer, Beat, Error, Heartbeat, Import, Imported, InboxPage, Prune, Registered, Result, Retire, Stretch,
+    View, Worker,
 };
 
 /// The source of a store's time.
@@ -60,6 +60,9 @@ pub trait Store: View {
     /// [retry](abide_core::Body::Retry): it opens the next run of an execution that failed or was
     /// cancelled, and of its unread messages only the signals go along. The store sets
     /// [`Message::arrived_at`], whatever value the sender wrote there.
+    ///
+    /// A start may bring its [first stretch](Stretch). If the execution is created and leased to
+    /// the session of the offer, the stretch happens in the same transaction.
     fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>>;
 
     /// Leases ready executions to the session: higher priority first, then those that have been
@@ -218,6 +221,8 @@ pub struct Submit {
     pub born_to: Option<SessionId>,
     /// Whether the caller has nothing else to do: the store may then work on the caller's thread.
     pub alone: bool,
+    /// The first stretch of the execution that the only message starts.
+    pub stretch: Option<Box<Stretch>>,
 }
 
 /// The outcome of one submitted message.
@@ -225,6 +230,9 @@ pub struct Submit {
 pub enum Submitted {
     /// An execution was created, and leased if the offer was accepted.
     Started(ExecutionKey, Option<Box<Leased>>),
+    /// An execution was created and leased, and its [first stretch](Stretch) happened with it. If
+    /// the first commit was refused, only the start happened.
+    Begun(ExecutionKey, std::result::Result<Box<Committed>, Refusal>),
     /// The execution exists and began the same way.
     Attached(ExecutionKey),
     /// The message is in the inbox.
@@ -415,7 +423,7 @@ pub enum CommitOutcome {
 }
 
 /// The results of a commit.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Committed {
     /// Emitted starts that were leased to the session in the same transaction.
     pub born: Vec<Box<Leased>>,
@@ -481,7 +489,11 @@ impl Submitted {
     /// Returns the execution that the message went to.
     pub fn key(&self) -> ExecutionKey {
         match self {
-            Self::Started(key, _) | Self::Attached(key) | Self::Delivered(key) | Self::Duplicate(key) => *key,
+            Self::Started(key, _)
+            | Self::Begun(key, _)
+            | Self::Attached(key)
+            | Self::Delivered(key)
+            | Self::Duplicate(key) => *key,
         }
     }
 }

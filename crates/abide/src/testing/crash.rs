@@ -216,7 +216,7 @@ async fn begin(
     let message =
         |(number, body)| Message::new(MessageId::new(format!("{number}")), root(), By::client(), body);
     for message in bodies.enumerate().map(message) {
-        let submit = Submit { messages: vec![message], born_to: None, alone: true };
+        let submit = Submit { messages: vec![message], born_to: None, alone: true, stretch: None };
         store.submit(submit).await.map_err(|error| error.to_string())?;
     }
     let client = Client::alone(store.clone(), process, root().namespace);

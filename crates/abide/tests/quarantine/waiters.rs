@@ -173,7 +173,12 @@ async fn beckons(ctx: Ctx) -> Result<u64> {
         let body = Body::Signal { name: Name::new("go").unwrap(), payload: Payload::from("7") };
         let message = Message::new(MessageId::new("from elsewhere"), to, By::client(), body);
         // The store takes the message when it is asked, even though nobody waits for the answer.
-        drop(world.lab.store().submit(Submit { messages: vec![message], born_to: None, alone: true }));
+        drop(world.lab.store().submit(Submit {
+            messages: vec![message],
+            born_to: None,
+            alone: true,
+            stretch: None,
+        }));
     }
     ctx.recv("go").await
 }

@@ -316,10 +316,11 @@ fn an_order_at_any_moment_of_a_chain_is_obeyed() {
     assert_eq!(resumed, [Status::Cancelled].into());
 }
 
-/// Asks for the next run while the commit of its sleep is under way, so that an order comes between
-/// that request and the end of the run.
+/// Asks for the next run while the commit of its second sleep is under way, so that an order comes
+/// between that request and the end of the run. The first sleep is written with the start.
 #[workflow]
 async fn wants_more(ctx: Ctx, n: u64) -> Result<String> {
+    ctx.sleep(ms(1)).await?;
     ctx.sleep(ms(1)).await?;
     match ctx.continue_as_new::<String>(n + 1).await {
         Err(error) if error.is_cancelled() => Ok(format!("cancelled in run {}", ctx.run_number())),

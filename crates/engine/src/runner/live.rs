@@ -377,8 +377,9 @@ impl Runner {
 
     /// Lets closures start once everything before them is durable.
     fn start_closures(&mut self) -> bool {
+        let is_durable =
+            self.seat.is_durable() || self.begins_with_transaction() || planted(Bug::EffectBeforeDurable);
         let Some(active) = self.run.stage.active_mut() else { return false };
-        let is_durable = self.seat.is_durable() || planted(Bug::EffectBeforeDurable);
         let is_wanted = self.seat.order() == Order::Run || planted(Bug::ClosuresWhileDraining);
         if active.startable.is_empty() || !is_durable || !is_wanted || !self.seat.engine.is_alive() {
             return false;
@@ -430,6 +431,19 @@ impl Runner {
             }
         }
         has_started
+    }
+
+    /// Whether a transaction step may go with the start of the execution, which does not exist: it
+    /// is the first thing that happens.
+    fn begins_with_transaction(&self) -> bool {
+        if !self.seat.is_unborn() || self.seat.is_busy() || self.seat.has_news() {
+            return false;
+        }
+        let Some(active) = self.run.stage.active() else { return false };
+        let first = active.startable.front();
+        let state = active.board.0.lock();
+        let first = first.and_then(|id| state.slots.get(id));
+        first.is_some_and(|slot| matches!(slot.request, Request::Transaction(_)))
     }
 
     /// Sends a user's transaction to the store: its writes and its record commit together.

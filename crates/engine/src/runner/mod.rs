@@ -69,6 +69,10 @@ impl Driver for WorkflowDriver {
         let runner = Box::write(runner, Runner::new(self.0.clone(), seat, opening));
         Box::into_pin(runner)
     }
+
+    fn begins_with_plain_code(&self) -> bool {
+        true
+    }
 }
 
 struct Runner {

@@ -3,7 +3,7 @@
 use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Timestamp};
 use abide_store::{
-    Changes, Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start,
+    Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Record, not_unread, refused_start,
 };
 use rusqlite::params;
 
@@ -52,6 +52,11 @@ impl CommitWork {
         }
         let sheet = (!is_plain).then(|| Draft::new(&changes.summary, &changes.state));
         Self { commit, packs, sheet, is_plain }
+    }
+
+    /// Sets the key of an execution that has none until it is created.
+    pub(super) fn belongs_to(&mut self, key: ExecutionKey) {
+        self.commit.key = key;
     }
 
     fn key(&self) -> i64 {

@@ -34,12 +34,24 @@ impl Batch<'_> {
         &mut self,
         message: &Message,
         start: &Arc<Start>,
+        offer: (Option<SessionId>, Timestamp),
+    ) -> Result<Started, Stop> {
+        self.start_at(message, start, offer, None)
+    }
+
+    /// Does the same for an execution that begins at this time, if it is leased to that session.
+    pub(crate) fn start_at(
+        &mut self,
+        message: &Message,
+        start: &Arc<Start>,
         (offer, now): (Option<SessionId>, Timestamp),
+        begins_at: Option<Timestamp>,
     ) -> Result<Started, Stop> {
         let address = &message.to;
         // Most ids are new, and the insert finds out which are not.
         self.admit(None, message, (Judge::Always, now))?;
-        let (execution, entry) = Execution::start(address.clone(), Arc::clone(start), now);
+        let (execution, entry) =
+            Execution::start(address.clone(), Arc::clone(start), begins_at.unwrap_or(now));
         let route = execution.route();
         let interned = self.caches.interned(self.connection)?;
         let known_route = interned.route_of_start(&route);
@@ -67,11 +79,14 @@ impl Batch<'_> {
 
     /// Inserts a new execution. Returns `None` when its id is taken, and then changes nothing.
     fn insert(&mut self, born: Newborn, start: &Start) -> Result<Option<Started>, Stop> {
-        let Newborn { execution, entry, namespace, route, offer, now } = born;
+        let Newborn { mut execution, mut entry, namespace, route, offer, now } = born;
         let summary = execution.summary_at_start(now);
         let queue = ReadyQueue { route, priority: start.priority };
         let place = self.birthplace(&summary, queue, offer, now)?;
         let session = place.session();
+        if session.is_none() {
+            (execution, entry) = begun_at((execution, entry), now);
+        }
         let key = self.caches.next_execution_key(self.connection)?;
         let row = self.caches.next_journal_row(self.connection)?;
         let epoch = Epoch(u64::from(session.is_some()));
@@ -301,6 +316,16 @@ struct Newborn {
     route: i64,
     offer: Option<SessionId>,
     now: Timestamp,
+}
+
+/// Returns an execution and its first entry, as it begins at `now`.
+fn begun_at((execution, entry): (Execution, Entry), now: Timestamp) -> (Execution, Entry) {
+    match &entry.event {
+        Event::Started(start) if entry.at != now => {
+            Execution::start(execution.address().clone(), Arc::clone(start), now)
+        }
+        _ => (execution, entry),
+    }
 }
 
 /// Returns the execution that already has the id of a start. Nothing is written yet, so only the

@@ -9,6 +9,7 @@ mod message;
 mod prune;
 mod retry;
 mod session;
+mod stretch;
 mod submit;
 
 pub(crate) use aside::AsideWork;

@@ -6,6 +6,7 @@ use abide_store::{Leased, Submit, Submitted};
 
 use super::inbox::Put;
 use super::message::Started;
+use super::stretch::StretchWork;
 use crate::batch::Batch;
 use crate::caches::Caches;
 use crate::error::Stop;
@@ -15,12 +16,14 @@ use crate::sql;
 pub(crate) struct SubmitWork {
     messages: Vec<Message>,
     born_to: Option<SessionId>,
+    stretch: Option<StretchWork>,
 }
 
 impl SubmitWork {
     pub(crate) fn new(submit: Submit) -> Self {
-        let Submit { messages, born_to, .. } = submit;
-        Self { messages, born_to }
+        let Submit { messages, born_to, stretch, .. } = submit;
+        let stretch = stretch.filter(|_| messages.len() == 1).map(|stretch| StretchWork::new(*stretch));
+        Self { messages, born_to, stretch }
     }
 }
 
@@ -34,9 +37,14 @@ impl Operation for SubmitWork {
             Some(session) => batch.live_session(session, now)?.map(|_| session),
             None => None,
         };
-        if self.messages.len() == 1 {
+        if let [message] = self.messages.as_slice() {
             // A single message is refused before it writes anything.
-            return self.messages.iter().map(|message| submit(batch, message, (offer, now))).collect();
+            let begins_at = self.stretch.as_ref().map(|stretch| stretch.begins_at(now));
+            let submitted = submit(batch, message, (offer, now), begins_at)?;
+            return Ok(vec![match &mut self.stretch {
+                Some(stretch) => stretch.follow(batch, submitted)?,
+                None => submitted,
+            }]);
         }
         submit_all(batch, self, (offer, now))
     }
@@ -47,6 +55,10 @@ impl Operation for SubmitWork {
             [Message { body, .. }] => !matches!(body, Body::Start(_)),
             _ => !planted(Bug::SheafBehindSavepoint),
         }
+    }
+
+    fn runs_user_code(&self) -> bool {
+        self.stretch.as_ref().is_some_and(StretchWork::runs_user_code)
     }
 }
 
@@ -62,7 +74,7 @@ fn submit_all(
     let counted = batch.tallies.mark();
     let mut submitted: Vec<Submitted> = Vec::with_capacity(work.messages.len());
     for message in &work.messages {
-        match submit(batch, message, offer) {
+        match submit(batch, message, offer, None) {
             Ok(one) => {
                 if let Submitted::Delivered(key) = &one {
                     let born = submitted.iter_mut().filter_map(newborn);
@@ -97,9 +109,10 @@ fn submit(
     batch: &mut Batch<'_>,
     message: &Message,
     offer: (Option<SessionId>, Timestamp),
+    begins_at: Option<Timestamp>,
 ) -> Result<Submitted, Stop> {
     if let Body::Start(start) = &message.body {
-        return Ok(match batch.start(message, start, offer)? {
+        return Ok(match batch.start_at(message, start, offer, begins_at)? {
             Started::New(key, leased) => Submitted::Started(key, leased),
             Started::Attached(key) => Submitted::Attached(key),
         });

@@ -23,7 +23,7 @@ fn queue(
     store: &Arc<SqliteStore>,
     messages: Vec<abide_core::Message>,
 ) -> abide_store::Answer<Vec<abide_store::Submitted>> {
-    store.submit(Submit { messages, born_to: None, alone: false })
+    store.submit(Submit { messages, born_to: None, alone: false, stretch: None })
 }
 
 #[test]

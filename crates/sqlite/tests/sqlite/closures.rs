@@ -304,7 +304,7 @@ fn a_full_disk_is_told_until_something_was_written() {
         let text = "z".repeat(100_000);
         let start = flow().with_input(Payload::from(text.as_str()));
         let messages = vec![message("start", id, Body::Start(start.into()))];
-        let answer = store.submit(Submit { messages, born_to: None, alone: false });
+        let answer = store.submit(Submit { messages, born_to: None, alone: false, stretch: None });
         assert_eq!(store.step(fate), Stepped::Done);
         block_on(answer)
     };

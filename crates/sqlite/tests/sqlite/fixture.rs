@@ -98,7 +98,7 @@ pub(crate) fn signal(id: &str, to: &str) -> Message {
 }
 
 pub(crate) fn submit(store: &Arc<SqliteStore>, messages: Vec<Message>) -> Result<Vec<Submitted>> {
-    block_on(store.submit(Submit { messages, born_to: None, alone: false }))
+    block_on(store.submit(Submit { messages, born_to: None, alone: false, stretch: None }))
 }
 
 pub(crate) fn look(store: &Arc<SqliteStore>, id: &str) -> Snapshot {
@@ -148,7 +148,8 @@ impl Seat {
     }
 
     pub(crate) fn born(&self, id: &str) -> Held {
-        let submit = Submit { messages: vec![start(id)], born_to: Some(self.session), alone: true };
+        let submit =
+            Submit { messages: vec![start(id)], born_to: Some(self.session), alone: true, stretch: None };
         match block_on(self.store.submit(submit)).expect("it is started").pop() {
             Some(Submitted::Started(_, Some(leased))) => Held::from(*leased),
             other => panic!("not born leased: {other:?}"),

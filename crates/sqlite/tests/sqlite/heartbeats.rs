@@ -154,7 +154,7 @@ fn a_heartbeat_costs_at_most_a_millisecond_with_100_000_leases() {
     };
     for number in 0..LEASE_COUNT / 1_000 {
         let messages = (0..1_000).map(|nth| start(&format!("{number}-{nth}"))).collect();
-        let submit = Submit { messages, born_to: Some(session), alone: true };
+        let submit = Submit { messages, born_to: Some(session), alone: true, stretch: None };
         block_on(store.submit(submit)).expect("they are started");
     }
     (0..2).for_each(|_| _ = beat(Digest::default()));

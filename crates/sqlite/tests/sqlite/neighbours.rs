@@ -71,7 +71,12 @@ fn a_transaction_that_sqlite_ends_costs_the_transaction_step_beside_it_a_second_
     let innocent = Innocent::new(&fixture);
     let store = stepped(&fixture);
     let good = store.commit(innocent.commit.clone());
-    let bad = store.submit(Submit { messages: vec![large("large", 100_000)], born_to: None, alone: false });
+    let bad = store.submit(Submit {
+        messages: vec![large("large", 100_000)],
+        born_to: None,
+        alone: false,
+        stretch: None,
+    });
     assert_eq!(store.step(Fate::Full), Stepped::Done);
     assert!(matches!(block_on(bad), Err(Error::Unavailable { .. })));
     innocent.check(&fixture, (&store, good));
@@ -97,7 +102,7 @@ fn a_claim_that_is_done_again_has_the_closure_beside_it_run_again() {
     assert_eq!(store.step(Fate::Committed), Stepped::Done);
     assert_eq!(block_on(first).expect("it is given what can be read").leased.len(), 0);
     fixture.clock.advance(Duration::from_secs(1));
-    block_on(store.submit(Submit { messages: vec![start("q")], born_to: None, alone: true }))
+    block_on(store.submit(Submit { messages: vec![start("q")], born_to: None, alone: true, stretch: None }))
         .expect("it is taken");
     let (good, second) = (store.commit(innocent.commit.clone()), claim(2));
     assert_eq!(store.step(Fate::Committed), Stepped::Done);

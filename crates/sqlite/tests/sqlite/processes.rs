@@ -135,7 +135,8 @@ fn ten_thousand_leases_of_a_dead_session_are_taken_over() {
     let dead = fixture.seat(&store);
     for hundred in 0..100 {
         let messages = (0..100).map(|nth| start(&format!("{hundred}-{nth}"))).collect();
-        let submit = abide_store::Submit { messages, born_to: Some(dead.session), alone: true };
+        let submit =
+            abide_store::Submit { messages, born_to: Some(dead.session), alone: true, stretch: None };
         block_on(store.submit(submit)).unwrap();
     }
     fixture.clock.advance(std::time::Duration::from_secs(5));

@@ -38,7 +38,7 @@ impl Bench {
     }
 
     fn submit(&self, messages: Vec<Message>) -> Answer<Vec<Submitted>> {
-        self.store.submit(Submit { messages, born_to: Some(self.seat.session), alone: false })
+        self.store.submit(Submit { messages, born_to: Some(self.seat.session), alone: false, stretch: None })
     }
 
     /// Starts executions in one transaction.

@@ -197,7 +197,9 @@ fn a_step_that_ends_the_transaction_fails_alone() {
     let held = seat.born("a");
     let other = fixture.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let queue = |id: &str| store.submit(Submit { messages: vec![start(id)], born_to: None, alone: false });
+    let queue = |id: &str| {
+        store.submit(Submit { messages: vec![start(id)], born_to: None, alone: false, stretch: None })
+    };
     let before = queue("before");
     let ends = store.commit(seat.transaction(&held, |tx| {
         tx.execute("INSERT OR ROLLBACK INTO stock VALUES ('nail')", []).map(|_| ())

@@ -105,7 +105,12 @@ fn start_is_not_born_to_a_dead_session(subject: &Subject) {
 }
 
 fn start_is_not_born_to_an_unknown_session(subject: &Subject) {
-    let submit = Submit { messages: vec![start_of("a", flow())], born_to: Some(SessionId(77)), alone: false };
+    let submit = Submit {
+        messages: vec![start_of("a", flow())],
+        born_to: Some(SessionId(77)),
+        alone: false,
+        stretch: None,
+    };
     let submitted = block_on(subject.store.submit(submit)).expect("an offer is no condition");
     assert!(leased(&submitted[0]).is_none());
 }

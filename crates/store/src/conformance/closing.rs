@@ -12,7 +12,7 @@ fn closed_store_refuses_everything(subject: &Subject) {
     let store = &subject.store;
     store.close();
     let is_closed = |error: Option<Error>| matches!(error, Some(Error::Closed));
-    let submit = Submit { messages: vec![start_of("b", flow())], born_to: None, alone: false };
+    let submit = Submit { messages: vec![start_of("b", flow())], born_to: None, alone: false, stretch: None };
     assert!(is_closed(block_on(store.submit(submit)).err()));
     assert!(is_closed(block_on(store.commit(commit)).err()));
     assert!(is_closed(block_on(store.register(worker())).err()));

@@ -180,7 +180,7 @@ fn a_refused_submit_counts_nothing(subject: &Subject) {
     other.claim(1);
     let conflict = start_of("a", flow().with_input("other".into()));
     let messages = vec![start_of("b", flow()), conflict];
-    let submit = Submit { messages, born_to: Some(seat.session), alone: false };
+    let submit = Submit { messages, born_to: Some(seat.session), alone: false, stretch: None };
     block_on(subject.store.submit(submit)).expect_err("an id that is taken refuses all of them");
     for _ in 0..3 {
         assert_eq!(seat.believe(&[]), Agreement::Agreed);

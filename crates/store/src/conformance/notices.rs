@@ -89,12 +89,15 @@ fn dropped_wait_loses_no_notice(subject: &Subject) {
 fn notice_comes_to_a_wait_that_is_under_way(subject: &Subject) {
     let (seat, held) = subject.held("a");
     // Notices that the claim itself caused are taken first, as far as they have come.
-    let submit = Submit { messages: vec![signal("s0", "a")], born_to: None, alone: false };
+    let submit = Submit { messages: vec![signal("s0", "a")], born_to: None, alone: false, stretch: None };
     block_on(subject.store.submit(submit)).expect("it is taken");
     seat.wait_for(|notice| is_message(notice, "s0"));
     let store = subject.store.clone();
     let (told, sent) = block_on(both(store.wait(seat.session), async {
-        subject.store.submit(Submit { messages: vec![signal("s1", "a")], born_to: None, alone: false }).await
+        subject
+            .store
+            .submit(Submit { messages: vec![signal("s1", "a")], born_to: None, alone: false, stretch: None })
+            .await
     }));
     sent.expect("it is taken");
     assert!(!told.expect("a live session may wait").is_empty());

@@ -55,7 +55,7 @@ impl Subject {
     }
 
     pub(crate) fn submit(&self, messages: Vec<Message>) -> crate::Result<Vec<Submitted>> {
-        block_on(self.store.submit(Submit { messages, born_to: None, alone: false }))
+        block_on(self.store.submit(Submit { messages, born_to: None, alone: false, stretch: None }))
     }
 
     /// Submits one message that must be accepted.
@@ -81,7 +81,7 @@ impl Subject {
     }
 
     pub(crate) fn start_born(&self, to: &Seat<'_>, messages: Vec<Message>) -> Vec<Submitted> {
-        let submit = Submit { messages, born_to: Some(to.session), alone: true };
+        let submit = Submit { messages, born_to: Some(to.session), alone: true, stretch: None };
         block_on(self.store.submit(submit)).expect("the messages are taken")
     }
 

@@ -85,7 +85,7 @@ pub(super) fn committed(subject: &Subject, commit: Commit) -> Committed {
 }
 
 /// Reads the value of `key` in a transaction of a new execution.
-fn found(subject: &Subject, id: &str) -> Option<String> {
+pub(super) fn found(subject: &Subject, id: &str) -> Option<String> {
     let (_seat, held) = subject.held(id);
     let (get, answer) = (subject.table.get, Arc::new(Mutex::new(None)));
     let told = answer.clone();

@@ -11,22 +11,46 @@ use abide_core::{
 use super::admission::Ahead;
 use super::row::Row;
 use super::state::MemoryState;
-use crate::{ExecutionKey, Notice, Record, Result, Submit, Submitted};
+use crate::{CommitOutcome, Error, ExecutionKey, Notice, Record, Result, Stretch, Submit, Submitted};
 
 impl MemoryState {
     pub(super) fn submit(&mut self, submit: Submit, now: Timestamp) -> Result<Vec<Submitted>> {
+        let mut submit = submit;
+        let stretch = submit.stretch.take().filter(|_| submit.messages.len() == 1);
         let mut ahead = Ahead::of(self, now);
         let intakes: Vec<Intake> =
             submit.messages.iter().map(|message| Ok(ahead.admit(message)?)).collect::<Result<_>>()?;
+        let begins_at = stretch.as_ref().map(|stretch| stretch.begins_at(now));
         let written = submit
             .messages
             .into_iter()
             .zip(intakes)
-            .map(|(message, intake)| (intake, self.write(message, intake, submit.born_to, now)))
+            .map(|(message, intake)| {
+                (intake, self.write_at(message, intake, submit.born_to, (now, begins_at)))
+            })
             .collect::<Vec<_>>();
         // The leases are read after everything is written: an execution that was started together
         // with a signal has it in its inbox.
-        Ok(written.into_iter().map(|(intake, key)| self.submitted(intake, key)).collect())
+        let mut submitted: Vec<_> =
+            written.into_iter().map(|(intake, key)| self.submitted(intake, key)).collect();
+        if let (Some(stretch), [started]) = (&stretch, submitted.as_mut_slice()) {
+            self.follow(stretch, started, now);
+        }
+        Ok(submitted)
+    }
+
+    /// Carries out the first stretch of an execution that was just created.
+    fn follow(&mut self, stretch: &Stretch, started: &mut Submitted, now: Timestamp) {
+        let Some(key) = stretch.of(started) else { return };
+        let committed = match stretch.commit_of(key) {
+            None => Ok(Box::default()),
+            Some(commit) => match self.commit(commit, now) {
+                Ok(CommitOutcome::Committed(committed)) => Ok(Box::new(committed)),
+                Err(Error::Refused(refusal)) => Err(refusal),
+                Ok(CommitOutcome::Fenced(_)) | Err(_) => return,
+            },
+        };
+        *started = Submitted::Begun(key, committed);
     }
 
     fn submitted(&self, intake: Intake, key: ExecutionKey) -> Submitted {
@@ -50,8 +74,19 @@ impl MemoryState {
         offer: Option<SessionId>,
         now: Timestamp,
     ) -> ExecutionKey {
+        self.write_at(message, intake, offer, (now, None))
+    }
+
+    /// Does the same. An execution that is created and leased here begins at `begins_at`.
+    fn write_at(
+        &mut self,
+        message: Message,
+        intake: Intake,
+        offer: Option<SessionId>,
+        (now, begins_at): (Timestamp, Option<Timestamp>),
+    ) -> ExecutionKey {
         if let (Intake::Create, Body::Start(start)) = (intake, &message.body) {
-            return self.create(message.to.clone(), (**start).clone(), offer, now);
+            return self.create(message.to.clone(), (**start).clone(), offer, (now, begins_at));
         }
         let key =
             *self.by_address.get(&message.to).expect("only messages to existing executions are admitted");
@@ -89,13 +124,12 @@ impl MemoryState {
         address: Address,
         start: Start,
         offer: Option<SessionId>,
-        now: Timestamp,
+        (now, begins_at): (Timestamp, Option<Timestamp>),
     ) -> ExecutionKey {
         let key = self.next_key();
         let (execution, entry) = Execution::start(address, start.clone(), now);
         let (summary, namespace) = (execution.summary_at_start(now), execution.address().namespace.clone());
-        let records = vec![Record::of(&entry)];
-        let journal = self.positioned(key, (execution.address(), execution.run()), records);
+        let of = (execution.address().clone(), execution.run());
         let mut row = Row {
             key,
             route: execution.route(),
@@ -110,16 +144,21 @@ impl MemoryState {
             created_at: now,
             finished_at: None,
             takeover_count: 0,
-            journal,
+            journal: Vec::new(),
             past: Vec::new(),
             inbox: Vec::new(),
             is_aside: false,
             arrived_count: 0,
             seen: BTreeSet::new(),
         };
+        let mut first = entry;
         if let Some(session) = offer.filter(|session| self.takes(*session, &row, now)) {
             row.lease_to(session, &self.bounds, now);
+            if let Some(begins_at) = begins_at {
+                (row.execution, first) = Execution::start(of.0.clone(), row.start.clone(), begins_at);
+            }
         }
+        row.journal = self.positioned(key, (&of.0, of.1), vec![Record::of(&first)]);
         self.insert(row);
         key
     }

@@ -15,7 +15,7 @@ fn memory() -> Arc<MemoryStore> {
 }
 
 fn start(store: &FaultyStore, id: &str) -> Option<Error> {
-    let submit = Submit { messages: vec![common::start(id)], born_to: None, alone: false };
+    let submit = Submit { messages: vec![common::start(id)], born_to: None, alone: false, stretch: None };
     block_on(store.submit(submit)).err()
 }
 
@@ -47,7 +47,7 @@ fn unavailable_does_not_happen_and_indeterminate_does() {
 fn delayed_answer_comes_after_its_polls() {
     let inner = memory();
     let store = FaultyStore::scripted(inner.clone(), vec![Fault::Delay { poll_count: 2 }]);
-    let submit = Submit { messages: vec![common::start("a")], born_to: None, alone: false };
+    let submit = Submit { messages: vec![common::start("a")], born_to: None, alone: false, stretch: None };
     let mut answer = store.submit(submit);
     assert_eq!(begun_count(&inner), 1, "the operation happens, its answer is late");
     let mut context = Context::from_waker(Waker::noop());
@@ -60,7 +60,12 @@ fn dropped_answer_does_not_undo_the_operation() {
     let inner = memory();
     for (fault, id) in [(Fault::Delay { poll_count: 9 }, "a"), (Fault::Indeterminate, "b")] {
         let store = FaultyStore::scripted(inner.clone(), vec![fault]);
-        drop(store.submit(Submit { messages: vec![common::start(id)], born_to: None, alone: false }));
+        drop(store.submit(Submit {
+            messages: vec![common::start(id)],
+            born_to: None,
+            alone: false,
+            stretch: None,
+        }));
     }
     assert_eq!(begun_count(&inner), 2);
 }
@@ -135,17 +140,19 @@ fn notices_are_lost_delayed_doubled_and_mixed_up_without_a_word() {
     });
     let session = block_on(store.register(common::worker())).expect("a worker is registered").session;
     let born_to = Some(session);
-    let start = Submit { messages: vec![common::start("a")], born_to, alone: false };
+    let start = Submit { messages: vec![common::start("a")], born_to, alone: false, stretch: None };
     block_on(store.submit(start)).expect("it is taken");
     for n in 1..=5 {
         let messages = vec![common::signal(&format!("s{n}"), "a")];
-        block_on(store.submit(Submit { messages, born_to: None, alone: false })).expect("it is taken");
+        block_on(store.submit(Submit { messages, born_to: None, alone: false, stretch: None }))
+            .expect("it is taken");
     }
     let pair = |id: &str, previous: &str| (id.to_owned(), Some(previous.to_owned()));
     let first = [pair("s5", "s4"), pair("s2", "s1"), pair("s2", "s1"), pair("s4", "s3")];
     assert_eq!(told(&store, session), first);
     let messages = vec![common::signal("s6", "a")];
-    block_on(store.submit(Submit { messages, born_to: None, alone: false })).expect("it is taken");
+    block_on(store.submit(Submit { messages, born_to: None, alone: false, stretch: None }))
+        .expect("it is taken");
     assert_eq!(
         told(&store, session),
         [pair("s6", "s5"), pair("s3", "s2")],

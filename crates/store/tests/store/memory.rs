@@ -27,7 +27,7 @@ fn two_memory_stores_do_not_differ() {
 fn held() -> (Arc<MemoryStore>, Commit) {
     let store = MemoryStore::new(TestClock::new(), bounds());
     let session = block_on(store.register(worker())).expect("a worker is registered").session;
-    let submit = Submit { messages: vec![start("a")], born_to: Some(session), alone: false };
+    let submit = Submit { messages: vec![start("a")], born_to: Some(session), alone: false, stretch: None };
     let submitted = block_on(store.submit(submit)).expect("it is taken").remove(0);
     let Submitted::Started(key, Some(leased)) = submitted else { panic!("expected a lease: {submitted:?}") };
     let commit = Commit {

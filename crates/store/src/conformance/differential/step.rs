@@ -24,6 +24,18 @@ pub(super) enum Step {
         sends: Vec<Send>,
         born_to: Option<usize>,
     },
+    /// A start whose code has begun before it.
+    Begin {
+        session: usize,
+        to: usize,
+        variant: usize,
+        lag_ms: u64,
+        act: Act,
+        hold: Keeping,
+        outgoing: Vec<Send>,
+        /// Whether the code has not come to a commit.
+        plain: bool,
+    },
     Claim {
         session: usize,
         slots: usize,
@@ -111,7 +123,8 @@ impl Step {
         }
         let session = recent(prng, extent.session_count, 4);
         match prng.below(100) {
-            0..22 => {
+            0..4 => Self::draw_begin(prng, session),
+            4..22 => {
                 let sends = draw_sends(prng, 3, 1);
                 Self::Submit { sends, born_to: prng.chance(400).then_some(session) }
             }
@@ -139,24 +152,18 @@ impl Step {
         }
     }
 
+    fn draw_begin(prng: &mut Prng, session: usize) -> Self {
+        // Starts that are born, mostly.
+        let variant_count = if prng.chance(800) { 4 } else { 8 };
+        let (to, variant) = (prng.below(ID_COUNT), prng.below(variant_count));
+        let (act, hold) = (draw_act(prng), draw_hold(prng));
+        let outgoing = if prng.chance(350) { draw_sends(prng, 3, 1) } else { Vec::new() };
+        let (lag_ms, plain) = (*prng.pick(&[0, 0, 3, 2_000]), prng.chance(200));
+        Self::Begin { session, to, variant, lag_ms, act, hold, outgoing, plain }
+    }
+
     fn draw_commit(prng: &mut Prng, extent: &Extent) -> Self {
-        let act = match prng.below(22) {
-            0..3 => Act::Nothing,
-            3..10 => Act::Steps(1 + prng.below(3)),
-            10..16 => Act::Obey(1 + prng.below(3)),
-            16 => Act::Block,
-            17..19 => Act::Complete,
-            19..21 => Act::Continue(prng.below(3)),
-            _ => Act::Fail,
-        };
-        let hold = match prng.below(10) {
-            0..5 => Keeping::Keep,
-            5..8 => Keeping::Park {
-                sleep_ms: prng.chance(500).then(|| *prng.pick(&[0, 3, 60, 2_000])),
-                blind: prng.chance(400),
-            },
-            _ => Keeping::Yield,
-        };
+        let (act, hold) = (draw_act(prng), draw_hold(prng));
         let outgoing = if prng.chance(350) { draw_sends(prng, 3, 1) } else { Vec::new() };
         let held = recent(prng, extent.held_count, 6);
         Self::Commit { held, act, hold, outgoing, born_slots: prng.below(3), lost: prng.chance(120) }
@@ -196,6 +203,29 @@ impl Step {
             _ => Keeping::Keep,
         };
         Self::Commit { held, act, hold, outgoing, born_slots: 3, lost: prng.chance(60) }
+    }
+}
+
+fn draw_act(prng: &mut Prng) -> Act {
+    match prng.below(22) {
+        0..3 => Act::Nothing,
+        3..10 => Act::Steps(1 + prng.below(3)),
+        10..16 => Act::Obey(1 + prng.below(3)),
+        16 => Act::Block,
+        17..19 => Act::Complete,
+        19..21 => Act::Continue(prng.below(3)),
+        _ => Act::Fail,
+    }
+}
+
+fn draw_hold(prng: &mut Prng) -> Keeping {
+    match prng.below(10) {
+        0..5 => Keeping::Keep,
+        5..8 => Keeping::Park {
+            sleep_ms: prng.chance(500).then(|| *prng.pick(&[0, 3, 60, 2_000])),
+            blind: prng.chance(400),
+        },
+        _ => Keeping::Yield,
     }
 }
 

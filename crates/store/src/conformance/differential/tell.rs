@@ -2,7 +2,7 @@
 
 use abide_core::{Fence, Refusal, SessionId, Timestamp};
 
-use crate::{Claimed, CommitOutcome, Error, ExecutionKey, HeldLease, Leased, Snapshot, Submitted};
+use crate::{Claimed, CommitOutcome, Committed, Error, ExecutionKey, HeldLease, Leased, Snapshot, Submitted};
 
 /// Translates a store's numbers into names.
 pub(super) trait Names {
@@ -26,6 +26,8 @@ pub(super) fn submitted(names: &impl Names, submitted: &Submitted) -> String {
     match submitted {
         Submitted::Started(_, None) => format!("{target} started"),
         Submitted::Started(_, Some(leased)) => format!("{target} born as {}", self::leased(names, leased)),
+        Submitted::Begun(_, Ok(committed)) => format!("{target} began: {}", done(names, committed)),
+        Submitted::Begun(_, Err(refusal)) => format!("{target} began, refused: {refusal}"),
         Submitted::Attached(_) => format!("{target} attached"),
         Submitted::Delivered(_) => format!("{target} delivered"),
         Submitted::Duplicate(_) => format!("{target} duplicate"),
@@ -93,15 +95,17 @@ pub(super) fn word(outcome: &CommitOutcome) -> &'static str {
 
 pub(super) fn outcome(names: &impl Names, outcome: &CommitOutcome, exists: bool) -> String {
     match outcome {
-        CommitOutcome::Committed(committed) => {
-            let born: Vec<_> = committed.born.iter().map(|leased| self::leased(names, leased)).collect();
-            format!("committed, dropped {}, born {born:?}", committed.dropped_count)
-        }
+        CommitOutcome::Committed(committed) => done(names, committed),
         // The reason is left out: stores may differ in how they fence a commit of a pruned
         // execution.
         CommitOutcome::Fenced(_) if !exists => "fenced: gone".to_owned(),
         fenced @ CommitOutcome::Fenced(_) => word(fenced).to_owned(),
     }
+}
+
+fn done(names: &impl Names, committed: &Committed) -> String {
+    let born: Vec<_> = committed.born.iter().map(|born| leased(names, born)).collect();
+    format!("committed, dropped {}, born {born:?}", committed.dropped_count)
 }
 
 pub(super) fn snapshot(names: &impl Names, found: &Snapshot) -> String {

@@ -12,11 +12,12 @@ use abide_core::{
 use super::step::{Act, Extent, Keeping, Send, Step};
 use super::tell::{self, Names};
 use crate::conformance::held::{Draft, Held};
+use crate::conformance::stretches::held;
 use crate::conformance::transactions::transaction;
 use crate::conformance::{Subject, UserTable, block_on, make};
 use crate::{
-    Agreement, Beat, Claim, Claimed, CommitOutcome, Heartbeat, Leased, Submit, Submitted, Target, Worker,
-    Workers,
+    Agreement, Beat, Claim, Claimed, CommitOutcome, Heartbeat, Leased, Stretch, Submit, Submitted, Target,
+    Worker, Workers,
 };
 
 pub(super) struct World {
@@ -73,8 +74,9 @@ impl World {
             Step::Submit { sends, born_to } => {
                 let messages = sends.iter().map(|send| self.message(send, None)).collect();
                 let born_to = born_to.map(|index| self.seats[index].session);
-                self.submit(Submit { messages, born_to, alone: false })
+                self.submit(Submit { messages, born_to, alone: false, stretch: None })
             }
+            Step::Begin { .. } => self.begin(step),
             Step::Claim { session, slots, care_slots, with_mail, sweep } => {
                 let seat = &mut self.seats[*session];
                 seat.request += 1;
@@ -144,6 +146,44 @@ impl World {
                 told.join("; ")
             }
         }
+    }
+
+    /// Starts an execution together with its first commit.
+    fn begin(&mut self, step: &Step) -> String {
+        let Step::Begin { session, to, variant, lag_ms, act, hold, outgoing, plain } = step else {
+            return String::new();
+        };
+        let (session, now) = (self.seats[*session].session, self.subject.now());
+        let at = Timestamp::from_micros(now.as_micros() - i64::try_from(*lag_ms).unwrap_or(0) * 1_000);
+        let (id, start) = (format!("id {to}"), self.start(*variant, *to, None));
+        let held = held(make::address(&id), (&start, at), session);
+        let (draft, _) = acted(held.draft(now), &held, *act);
+        let draft = self.keeping(draft, *hold, Vec::new()).born_slots(2);
+        let draft =
+            outgoing.iter().fold(draft, |draft, send| draft.emitting(self.message(send, Some(&held))));
+        let stretch = Stretch { at, commit: (!plain).then(|| draft.commit()) };
+        let messages = vec![make::start_of(&id, start)];
+        let submit =
+            Submit { messages, born_to: Some(session), alone: false, stretch: Some(Box::new(stretch)) };
+        self.last = Some(Last::Submit(submit.clone()));
+        let submitted = match block_on(self.subject.store.submit(submit)) {
+            Err(error) => return tell::error(&error),
+            Ok(mut submitted) => submitted.remove(0),
+        };
+        let told = tell::submitted(self, &submitted);
+        match submitted {
+            Submitted::Begun(key, Ok(committed)) => {
+                let mut held = Held { key, ..held };
+                if !plain {
+                    held.follow(&draft);
+                }
+                self.held.push(Holding { held, lost: None });
+                committed.born.into_iter().for_each(|leased| self.adopt(*leased));
+            }
+            Submitted::Started(_, Some(leased)) => self.adopt(*leased),
+            _ => {}
+        }
+        told
     }
 
     fn claim(&mut self, claim: Claim) -> String {

@@ -1,0 +1,364 @@
+//! On an idle worker, the code of a workflow begins before its start is sent, and its first commit
+//! goes with the start. Whatever becomes of the start, nothing else comes of that.
+
+use std::future::IntoFuture;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abide::prelude::*;
+use abide::testing::{Lab, transact};
+use abide_core::{Bounds, Event, ExecutionId};
+use abide_sqlite::SqliteStore;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::{MemoryStore, MemoryTable};
+use abide_store::{Clock, Read, Snapshot, Store, Target};
+
+/// The operations that write, and the faults that they meet.
+#[derive(Default)]
+struct World {
+    writes: Mutex<Vec<&'static str>>,
+    /// The faults of the next submits.
+    faults: Mutex<Vec<Fault>>,
+    closure_count: AtomicU32,
+    /// How often the code was called.
+    call_count: AtomicU32,
+}
+
+type Shared = Arc<World>;
+
+impl World {
+    fn watched(self: &Arc<Self>, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        let world = self.clone();
+        FaultyStore::deciding(store, move |name| {
+            if !["submit", "commit"].contains(&name) {
+                return Fault::None;
+            }
+            world.writes.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+            let mut faults = world.faults.lock().unwrap_or_else(PoisonError::into_inner);
+            if name == "submit" && !faults.is_empty() { faults.remove(0) } else { Fault::None }
+        })
+    }
+
+    /// Returns the writes since the last call.
+    fn written(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.writes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn fail(&self, faults: &[Fault]) {
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults.to_vec();
+    }
+}
+
+fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    MemoryStore::new(clock, Bounds::default())
+}
+
+fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+}
+
+/// Runs a test on each store, beside an idle worker.
+fn on_each(test: impl AsyncFn(&Lab, &Shared, &Abide)) {
+    for make in [memory, sqlite] {
+        let world = Shared::default();
+        let watched = |clock| world.watched(make(clock));
+        Lab::run_on(1, watched, async |lab| {
+            let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+            lab.sleep(ms(10)).await;
+            world.written();
+            test(&lab, &world, &abide).await;
+        });
+    }
+}
+
+async fn read(lab: &Lab, id: &str) -> Option<Snapshot> {
+    let address = abide_core::Address {
+        namespace: abide_core::Namespace::default(),
+        id: ExecutionId::new(id).unwrap(),
+    };
+    let read =
+        Read { target: Target::Address(address), run: Some(1), from: 1, limit: 100, with_inbox: false };
+    lab.store().read(read).await.unwrap()
+}
+
+/// Returns the words of the entries of a journal.
+async fn journal(lab: &Lab, id: &str) -> Vec<&'static str> {
+    let found = read(lab, id).await.expect("it exists");
+    found.journal.iter().map(|record| record.entry().unwrap().event.word()).collect()
+}
+
+fn called(ctx: &Ctx) -> Shared {
+    let world = ctx.state::<Shared>().clone();
+    world.call_count.fetch_add(1, Ordering::Relaxed);
+    world
+}
+
+#[workflow]
+async fn returns(ctx: Ctx, n: u64) -> Result<u64> {
+    called(&ctx);
+    Ok(n + 1)
+}
+
+#[workflow]
+async fn fails(ctx: Ctx) -> Result<u64> {
+    called(&ctx);
+    Err(Error::from("no"))
+}
+
+#[workflow]
+async fn panics(ctx: Ctx) -> Result<u64> {
+    called(&ctx);
+    panic!("on purpose")
+}
+
+#[workflow]
+async fn continues(ctx: Ctx, n: u64) -> Result<u64> {
+    called(&ctx);
+    if n == 0 { ctx.continue_as_new(1).await } else { ctx.recv("go").await }
+}
+
+#[workflow]
+async fn sleeps(ctx: Ctx, by: u64) -> Result<u64> {
+    called(&ctx);
+    ctx.sleep(secs(by)).await?;
+    Ok(by)
+}
+
+#[workflow]
+async fn receives(ctx: Ctx) -> Result<u64> {
+    called(&ctx);
+    ctx.recv("go").await
+}
+
+/// Waits for a signal for no time at all.
+#[workflow]
+async fn looks(ctx: Ctx) -> Result<bool> {
+    called(&ctx);
+    Ok(ctx.recv::<u64>("go").timeout(ms(0)).await.is_err())
+}
+
+#[workflow]
+async fn parent(ctx: Ctx) -> Result<u64> {
+    called(&ctx);
+    ctx.run(sleeps, 1).id("child").await
+}
+
+#[workflow]
+async fn steps(ctx: Ctx) -> Result<u32> {
+    let world = called(&ctx);
+    ctx.step("count", || async { Ok(world.closure_count.fetch_add(1, Ordering::Relaxed)) }).await
+}
+
+/// Runs a step beside a sleep.
+#[workflow]
+async fn both(ctx: Ctx) -> Result<u32> {
+    let world = called(&ctx);
+    let step = ctx.step("count", || async { Ok(world.closure_count.fetch_add(1, Ordering::Relaxed)) });
+    let (count, slept) = futures_util::join!(step, ctx.sleep(secs(1)));
+    slept?;
+    count
+}
+
+/// Adds one to a row in a transaction step, and waits.
+#[workflow]
+async fn transacts(ctx: Ctx) -> Result<u64> {
+    called(&ctx);
+    let count: u64 = transact(&ctx, "add", |connection| {
+        if let Some(table) = connection.downcast_ref::<MemoryTable>() {
+            let count = table.get("count").map_or(0, |text| text.parse::<u64>().unwrap()) + 1;
+            table.put("count", &count.to_string());
+            return Ok(count);
+        }
+        let tx = connection.downcast_ref::<abide_sqlite::StepConnection>().expect("a store of this test");
+        tx.execute_batch("CREATE TABLE IF NOT EXISTS counts (n INTEGER); INSERT INTO counts VALUES (1)")?;
+        Ok(tx.query_row("SELECT count(*) FROM counts", [], |row| row.get::<_, i64>(0))?.unsigned_abs())
+    })
+    .await?;
+    ctx.recv::<u64>("go").await?;
+    Ok(count)
+}
+
+#[test]
+fn what_needs_no_closure_is_written_with_its_start() {
+    on_each(async |lab, world, abide| {
+        assert_eq!(abide.run(returns, 1).id("returns").await.unwrap(), 2);
+        assert_eq!(world.written(), ["submit"]);
+        abide.run(fails, ()).id("fails").await.unwrap_err();
+        assert_eq!(world.written(), ["submit"]);
+        abide.run(panics, ()).id("panics").await.unwrap_err();
+        assert_eq!(world.written(), ["submit"]);
+        let asleep = abide.start(sleeps, 3_600).id("sleeps").await.unwrap();
+        assert_eq!(asleep.status().await.unwrap(), Status::Sleeping);
+        assert_eq!(world.written(), ["submit"]);
+        assert_eq!(world.call_count.load(Ordering::Relaxed), 4, "each was called once");
+        lab.sleep(secs(3_601)).await;
+        assert_eq!(asleep.result().await.unwrap(), 3_600);
+        assert_eq!(journal(lab, "sleeps").await, ["started", "timer-set", "timer-fired", "completed"]);
+    });
+}
+
+#[test]
+fn a_wait_and_a_child_are_written_with_the_start() {
+    on_each(async |lab, world, abide| {
+        let waits = abide.start(receives, ()).id("waits").await.unwrap();
+        assert_eq!(world.written(), ["submit"]);
+        lab.sleep(ms(1)).await;
+        waits.signal("go", &7u64).await.unwrap();
+        assert_eq!(waits.result().await.unwrap(), 7);
+        world.written();
+        let with_child = abide.start(parent, ()).id("parent").await.unwrap();
+        assert_eq!(world.written(), ["submit"]);
+        assert!(read(lab, "child").await.is_some(), "the child was started with its parent");
+        assert_eq!(with_child.result().await.unwrap(), 1);
+        let continued = abide.start(continues, 0).id("continues").await.unwrap();
+        lab.sleep(ms(1)).await;
+        continued.signal("go", &5u64).await.unwrap();
+        assert_eq!(continued.result().await.unwrap(), 5);
+        assert!(abide.run(looks, ()).id("looks").await.unwrap());
+    });
+}
+
+#[test]
+fn p1_a_first_transaction_is_written_with_the_start_and_once() {
+    for faults in [&[][..], &[Fault::Indeterminate], &[Fault::Indeterminate, Fault::Indeterminate]] {
+        on_each(async |lab, world, abide| {
+            world.fail(faults);
+            let handle = abide.start(transacts, ()).id("one").await.unwrap();
+            if faults.is_empty() {
+                assert_eq!(world.written(), ["submit"]);
+            }
+            lab.sleep(secs(1)).await;
+            assert_eq!(journal(lab, "one").await, ["started", "step-recorded"]);
+            handle.signal("go", &1u64).await.unwrap();
+            assert_eq!(handle.result().await.unwrap(), 1);
+            let again = abide.start(transacts, ()).id("two").await.unwrap();
+            again.signal("go", &1u64).await.unwrap();
+            assert_eq!(again.result().await.unwrap(), 2, "the first one wrote once");
+        });
+    }
+}
+
+#[test]
+fn no_closure_begins_before_the_start_is_durable() {
+    on_each(async |lab, world, abide| {
+        for workflow in ["steps", "both"] {
+            world.fail(&[Fault::Unavailable]);
+            let refused = match workflow {
+                "steps" => abide.run(steps, ()).id("one").await,
+                _ => abide.run(both, ()).id("one").await,
+            };
+            assert!(matches!(refused, Err(ClientError::Unavailable { .. })), "{refused:?}");
+            lab.sleep(secs(10)).await;
+            assert!(read(lab, "one").await.is_none());
+        }
+        assert_eq!(world.closure_count.load(Ordering::Relaxed), 0);
+        assert_eq!(world.call_count.load(Ordering::Relaxed), 2, "the code itself was called");
+        assert_eq!(abide.run(both, ()).id("two").await.unwrap(), 0);
+        assert_eq!(journal(lab, "two").await.first(), Some(&"started"));
+    });
+}
+
+#[test]
+fn p6_nothing_comes_of_a_start_that_does_not_happen() {
+    on_each(async |lab, world, abide| {
+        world.fail(&[Fault::Unavailable]);
+        abide.start(parent, ()).id("parent").await.unwrap_err();
+        lab.sleep(secs(10)).await;
+        assert!(read(lab, "parent").await.is_none() && read(lab, "child").await.is_none());
+        // Refused: the id belongs to another workflow.
+        let handle = abide.start(receives, ()).id("taken").await.unwrap();
+        let before = journal(lab, "taken").await;
+        abide.start(parent, ()).id("taken").await.unwrap_err();
+        // Attached.
+        abide.start(receives, ()).id("taken").await.unwrap();
+        assert_eq!(journal(lab, "taken").await, before);
+        assert!(read(lab, "child").await.is_none());
+        handle.signal("go", &7u64).await.unwrap();
+        assert_eq!(abide.run(receives, ()).id("taken").await.unwrap(), 7);
+        assert_eq!(abide.run(returns, 1).id("ended").await.unwrap(), 2);
+        assert_eq!(abide.run(returns, 1).id("ended").await.unwrap(), 2, "P4");
+        assert_eq!(journal(lab, "ended").await, ["started", "completed"]);
+    });
+}
+
+#[test]
+fn a_start_with_a_lost_answer_goes_on_from_its_records() {
+    on_each(async |lab, world, abide| {
+        world.fail(&[Fault::Indeterminate]);
+        assert_eq!(abide.run(returns, 1).id("returns").await.unwrap(), 2);
+        world.fail(&[Fault::Indeterminate]);
+        let began_at = lab.now();
+        assert_eq!(abide.run(parent, ()).id("parent").await.unwrap(), 1);
+        assert!(lab.now() < began_at.after(secs(3)), "the child was looked for at once");
+        world.fail(&[Fault::Indeterminate]);
+        assert_eq!(abide.run(steps, ()).id("steps").await.unwrap(), 0);
+        assert_eq!(world.closure_count.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// A store may leave the stretch out, as it does when somebody else is to run the execution.
+#[test]
+fn a_stretch_that_was_not_recorded_begins_anew() {
+    on_each(async |lab, world, abide| {
+        world.fail(&[Fault::NoStretch]);
+        assert_eq!(abide.run(sleeps, 1).id("sleeps").await.unwrap(), 1);
+        assert_eq!(journal(lab, "sleeps").await, ["started", "timer-set", "timer-fired", "completed"]);
+        world.fail(&[Fault::NoStretch]);
+        assert_eq!(abide.run(parent, ()).id("parent").await.unwrap(), 1);
+        world.fail(&[Fault::NoStretch]);
+        let handle = abide.start(transacts, ()).id("transacts").await.unwrap();
+        handle.signal("go", &1u64).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_caller_that_is_dropped_strands_nothing() {
+    on_each(async |lab, world, abide| {
+        for poll_count in 1..=3 {
+            for id in ["returns", "sleeps", "steps"] {
+                world.fail(&[Fault::Delay { poll_count: 2 }]);
+                let id = format!("{id}-{poll_count}");
+                let mut start = match id.split_once('-').unwrap().0 {
+                    "returns" => Box::pin(abide.start(returns, 1).id(&id).into_future()) as _,
+                    "sleeps" => Box::pin(abide.start(sleeps, 1).id(&id).into_future()) as _,
+                    _ => {
+                        let start = abide.start(steps, ()).id(&id).into_future();
+                        Box::pin(async move { start.await.map(|_| abide.handle::<u64>("none")) })
+                            as std::pin::Pin<Box<dyn Future<Output = _>>>
+                    }
+                };
+                for _ in 0..poll_count {
+                    if futures_util::poll!(&mut start).is_ready() {
+                        break;
+                    }
+                }
+                drop(start);
+                lab.sleep(secs(5)).await;
+                let status = abide.handle::<u64>(&id).status().await.unwrap();
+                assert_eq!(status, Status::Completed, "{id}");
+            }
+        }
+        assert_eq!(world.closure_count.load(Ordering::Relaxed), 3);
+    });
+}
+
+/// The first entry has the time that the code has seen, and a replay sees it again.
+#[test]
+fn the_code_and_its_replay_see_one_time() {
+    #[workflow]
+    async fn tells_time(ctx: Ctx) -> Result<i64> {
+        let at = ctx.now().as_micros();
+        ctx.recv::<u64>("go").await?;
+        Ok(at)
+    }
+
+    on_each(async |lab, _, abide| {
+        let handle = abide.start(tells_time, ()).id("one").await.unwrap();
+        let found = read(lab, "one").await.expect("it exists");
+        let first = found.journal[0].entry().unwrap();
+        assert!(matches!(first.event, Event::Started(_)));
+        handle.signal("go", &1u64).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), first.at.as_micros());
+    });
+}
