@@ -301,12 +301,18 @@ fn a_start_with_a_lost_answer_goes_on_from_its_records() {
 fn a_stretch_that_was_not_recorded_begins_anew() {
     on_each(async |lab, world, abide| {
         world.fail(&[Fault::NoStretch]);
-        assert_eq!(abide.run(sleeps, 1).id("sleeps").await.unwrap(), 1);
+        let asleep = abide.start(sleeps, 1).id("sleeps").await.unwrap();
+        lab.sleep(ms(1_100)).await;
         assert_eq!(journal(lab, "sleeps").await, ["started", "timer-set", "timer-fired", "completed"]);
+        assert_eq!(asleep.result().await.unwrap(), 1);
         world.fail(&[Fault::NoStretch]);
-        assert_eq!(abide.run(parent, ()).id("parent").await.unwrap(), 1);
+        let with_child = abide.start(parent, ()).id("parent").await.unwrap();
+        lab.sleep(ms(1_100)).await;
+        assert_eq!(with_child.status().await.unwrap(), Status::Completed);
         world.fail(&[Fault::NoStretch]);
         let handle = abide.start(transacts, ()).id("transacts").await.unwrap();
+        lab.sleep(ms(100)).await;
+        assert_eq!(journal(lab, "transacts").await, ["started", "step-recorded"]);
         handle.signal("go", &1u64).await.unwrap();
         assert_eq!(handle.result().await.unwrap(), 1);
     });

@@ -11,8 +11,8 @@ use abide_store::faults::FaultyStore;
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, Error, ExecutionKey, Feed,
     FeedPage, Heartbeat, Hold, Import, Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List,
-    Listing, Notice, Prune, Read, Registered, Retire, Snapshot, Store, Submit, Submitted, Trouble, View,
-    Worker, WorkerRow, Workers,
+    Listing, Notice, Prune, Read, Registered, Retire, Snapshot, Store, Stretch, Submit, Submitted, Trouble,
+    View, Worker, WorkerRow, Workers,
 };
 use futures_util::FutureExt;
 
@@ -185,6 +185,9 @@ impl World {
     }
 
     fn submitted(&self, machine: u32, (submit, asked_at): (&Submit, Timestamp), answers: &[Submitted]) {
+        if let (Some(stretch), [answer]) = (&submit.stretch, answers) {
+            *self.history.lock().met.entry(fate_of(stretch, answer)).or_default() += 1;
+        }
         for (message, answer) in submit.messages.iter().zip(answers) {
             match answer {
                 Submitted::Started(_, leased) => {
@@ -296,6 +299,25 @@ impl World {
             self.recorded(machine);
         }
     }
+}
+
+/// Returns what came with a start, and how that ended.
+fn fate_of(stretch: &Stretch, answer: &Submitted) -> (&'static str, &'static str) {
+    let what = match &stretch.commit {
+        None => "first stretch without a commit",
+        Some(commit) if commit.transaction.is_some() => "first transaction",
+        Some(commit) if commit.changes.summary.status.is_terminal() => "first stretch to the end",
+        Some(commit) if commit.hold != Hold::Keep => "first stretch that leaves memory",
+        Some(commit) if !commit.changes.outgoing.is_empty() => "first stretch with messages",
+        Some(_) => "first stretch",
+    };
+    let fate = match answer {
+        Submitted::Begun(_, Ok(_)) => "happened",
+        Submitted::Begun(_, Err(_)) => "refused",
+        Submitted::Started(..) => "left out",
+        _ => "attached",
+    };
+    (what, fate)
 }
 
 /// Whether a message ends children, or starts an execution that notifies them.

@@ -71,6 +71,19 @@ impl Runner {
     pub(super) fn open_with_index(&self, id: u64) -> Option<(Op, OpIndex)> {
         self.run.stage.active()?.open_with_index(id)
     }
+
+    /// Sends decided orders to the children. Only a runner that has passed the whole journal knows
+    /// all of them.
+    pub(super) fn tell_children(&mut self) {
+        let Run { children, given_up, stage, .. } = &self.run;
+        if self.seat.has_tree_orders() && stage.is_live() && !given_up.is_more {
+            let mut children: Vec<_> = children.iter().collect();
+            // A hash table promises no order, and a simulation is to be the same each time.
+            children.sort_unstable_by_key(|(key, _)| **key);
+            let children = children.into_iter().map(|(_, child)| child);
+            self.seat.tell(&children.chain(given_up.known.values()).collect::<Vec<_>>());
+        }
+    }
 }
 
 fn end_attempt(active: &Active, id: u64, attempt: u32) {

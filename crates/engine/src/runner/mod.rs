@@ -526,19 +526,6 @@ impl Runner {
         self.seat.finish(event);
     }
 
-    /// Sends decided orders to the children. Only a runner that has passed the whole journal knows
-    /// all of them.
-    fn tell_children(&mut self) {
-        let Run { children, given_up, stage, .. } = &self.run;
-        if self.seat.has_tree_orders() && stage.is_live() && !given_up.is_more {
-            let mut children: Vec<_> = children.iter().collect();
-            // A hash table promises no order, and a simulation is to be the same each time.
-            children.sort_unstable_by_key(|(key, _)| **key);
-            let children = children.into_iter().map(|(_, child)| child);
-            self.seat.tell(&children.chain(given_up.known.values()).collect::<Vec<_>>());
-        }
-    }
-
     fn send(&mut self, hold: Hold, end: Option<End>) {
         self.tell_children();
         let is_parked = matches!(hold, Hold::Park { .. });

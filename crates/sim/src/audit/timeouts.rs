@@ -74,6 +74,9 @@ struct Attempts<'a> {
     began: BTreeMap<&'a str, Vec<(Timestamp, &'a Spot)>>,
     /// Whether a machine may stand still, so that a closure ends behind its timeout.
     may_stop: bool,
+    /// Whether the answer to a commit may be late. A step that ends beside a transaction under way
+    /// is recorded behind it.
+    may_wait: bool,
 }
 
 impl<'a> Attempts<'a> {
@@ -85,15 +88,23 @@ impl<'a> Attempts<'a> {
             }
         }
         let may_stop = scenario.faults.iter().any(|fault| matches!(fault.what, Wrong::Freeze { .. }));
-        Self { books, began, may_stop }
+        let is_late = |what: &Wrong| matches!(what, Wrong::HappensLate { .. } | Wrong::AnswerLate { .. });
+        let may_wait = scenario.faults.iter().any(|fault| is_late(&fault.what));
+        Self { books, began, may_stop, may_wait }
     }
 
     /// Returns the attempts of a run that ended too early or too late.
     fn wrong(&self, (id, run): (&str, u32), journal: &[Entry]) -> Vec<String> {
-        journal.iter().filter_map(|entry| self.wrong_end(key_of(id, run, entry.event.op()?), entry)).collect()
+        let is_transaction =
+            |entry: &Entry| entry.event.op().is_some_and(|op| op.kind == OpKind::Transaction);
+        let first = journal.iter().find(|entry| is_transaction(entry)).map(|entry| entry.seq);
+        let may_wait = |entry: &Entry| self.may_wait && first.is_some_and(|first| first < entry.seq);
+        let wrong =
+            |entry: &Entry| self.wrong_end(key_of(id, run, entry.event.op()?), (entry, may_wait(entry)));
+        journal.iter().filter_map(wrong).collect()
     }
 
-    fn wrong_end(&self, key: String, entry: &Entry) -> Option<String> {
+    fn wrong_end(&self, key: String, (entry, may_wait): (&Entry, bool)) -> Option<String> {
         let kind = match &entry.event {
             Event::AttemptFailed { op, failure, .. } if op.kind == OpKind::Step => Some(failure.kind),
             Event::StepRecorded(StepRecord { op, outcome, .. }) if op.kind == OpKind::Step => match outcome {
@@ -113,7 +124,9 @@ impl<'a> Attempts<'a> {
             (Some(FailureKind::Timeout), None) => "timed out, though it has no timeout",
             (Some(FailureKind::Timeout), Some(timeout)) if taken < timeout => "timed out too early",
             (Some(FailureKind::Timeout), _) => return None,
-            (_, Some(timeout)) if taken > timeout && !self.may_stop => "ended behind its timeout",
+            (_, Some(timeout)) if taken > timeout && !self.may_stop && !may_wait => {
+                "ended behind its timeout"
+            }
             _ => return None,
         };
         Some(format!("entry {}: {key} {what}: after {taken:?}", entry.seq))
