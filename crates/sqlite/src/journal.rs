@@ -39,6 +39,9 @@ impl Pack {
         let nth = cached.state.cold.row_count + 1;
         let end = self.seq + self.count - 1;
         let is_skip = nth.is_multiple_of(SKIP_DISTANCE);
+        if is_skip {
+            batch.bind_sheaf()?;
+        }
         let skip = if is_skip { Some(skip_bytes(batch.connection, cached, (nth, row, end))?) } else { None };
         let previous = Some(cached.state.anchor.head).filter(|head| *head > 0);
         let skip = skip.as_deref();

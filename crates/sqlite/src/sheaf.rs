@@ -24,6 +24,8 @@ use crate::{schema, sql};
 
 /// The most bytes of journal rows in a sheaf of several: so many fit on a page.
 const SHEAF_BYTES_MAX: usize = schema::PAGE_BYTES - 148;
+/// More rows than a sheaf has: each takes its length, its five columns and its checksum at least.
+const SHEAF_ROWS_MAX: i64 = (SHEAF_BYTES_MAX / 11) as i64;
 
 /// The journal rows of a transaction that are not in the table yet.
 #[derive(Debug, Default)]
@@ -127,13 +129,15 @@ pub(crate) enum Part<'r> {
     Columns(&'r Row<'r>),
     /// Behind another one.
     Behind(i64, Behind<'r>),
+    /// This row, and perhaps others after it: they cannot be told apart.
+    Lost(i64),
 }
 
 impl<'r> Part<'r> {
     pub(crate) fn number(&self) -> rusqlite::Result<i64> {
         match self {
             Self::Columns(row) => row.get(0),
-            Self::Behind(number, _) => Ok(*number),
+            Self::Behind(number, _) | Self::Lost(number) => Ok(*number),
         }
     }
 
@@ -141,6 +145,7 @@ impl<'r> Part<'r> {
         match self {
             Self::Columns(row) => row.get(1),
             Self::Behind(_, behind) => Ok(behind.key),
+            Self::Lost(_) => Err(self.lost()),
         }
     }
 
@@ -148,6 +153,7 @@ impl<'r> Part<'r> {
         match self {
             Self::Columns(row) => row.get(2),
             Self::Behind(_, behind) => Ok(behind.previous),
+            Self::Lost(_) => Err(self.lost()),
         }
     }
 
@@ -155,6 +161,7 @@ impl<'r> Part<'r> {
         match self {
             Self::Columns(row) => count(row, 3),
             Self::Behind(_, behind) => Ok(behind.seq),
+            Self::Lost(_) => Err(self.lost()),
         }
     }
 
@@ -163,6 +170,7 @@ impl<'r> Part<'r> {
         Ok(match self {
             Self::Columns(row) => row.get_ref(4)? != rusqlite::types::ValueRef::Null,
             Self::Behind(_, behind) => behind.happened.is_some(),
+            Self::Lost(_) => false,
         })
     }
 
@@ -171,6 +179,7 @@ impl<'r> Part<'r> {
         match self {
             Self::Columns(row) => Ok(row.get_ref(5)?.as_blob_or_null()?),
             Self::Behind(_, behind) => Ok(behind.skip),
+            Self::Lost(_) => Err(self.lost()),
         }
     }
 
@@ -182,7 +191,21 @@ impl<'r> Part<'r> {
                 let Behind { key, previous, seq, happened, skip, body } = *behind;
                 Found::open(&Link { row: *number, key, previous, happened, skip }, seq, body)
             }
+            Self::Lost(number) => Err(Stop::corrupt(format!("journal row {number} cannot be read"))),
         }
+    }
+
+    /// Whether its columns may be those of another row: in a row of its own they lie apart.
+    pub(crate) fn may_be_any(&self) -> bool {
+        match self {
+            Self::Columns(_) => false,
+            Self::Behind(..) => self.found().is_err(),
+            Self::Lost(_) => true,
+        }
+    }
+
+    fn lost(&self) -> rusqlite::Error {
+        rusqlite::Error::InvalidQuery
     }
 }
 
@@ -265,12 +288,14 @@ fn more<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r [u8]> {
     Ok(row.get_ref(index)?.as_blob_or_null().ok().flatten().unwrap_or_default())
 }
 
-/// Whether a sheaf ends with bytes that are no row.
-fn has_damaged_end(row: &Row<'_>, first: i64) -> rusqlite::Result<bool> {
-    let bytes = row.get_ref(3)?;
-    let Ok(bytes) = bytes.as_blob_or_null() else { return Ok(true) };
-    let bytes = bytes.unwrap_or_default();
-    Ok(!behind(first, bytes).last().map_or(bytes, |(_, _, rest)| rest).is_empty())
+/// Whether that column is as it was written.
+fn is_bytes(row: &Row<'_>, index: usize) -> rusqlite::Result<bool> {
+    Ok(row.get_ref(index)?.as_blob_or_null().is_ok())
+}
+
+/// Returns the number of the last row of a sheaf, and the bytes behind it, which are damage.
+fn end_of(first: i64, more: &[u8]) -> (i64, &[u8]) {
+    behind(first, more).last().map_or((first, more), |(last, _, rest)| (last, rest))
 }
 
 fn check_bound() {
@@ -284,16 +309,34 @@ pub(crate) fn find<T>(
     read: impl FnOnce(&Part<'_>) -> Result<T, Stop>,
 ) -> Result<Option<T>, Stop> {
     check_bound();
-    let mut statement = connection.prepare_cached(sql::SHEAF_OF)?;
-    let mut rows = statement.query([row])?;
+    let base = base_of(connection, row)?;
+    let mut statement = connection.prepare_cached(sql::SHEAF)?;
+    let mut rows = statement.query([base, row])?;
     let Some(found) = rows.next()? else { return Ok(None) };
-    let first: i64 = found.get(0)?;
-    if first == row {
+    if base == row {
         return read(&Part::Columns(found)).map(Some);
     }
-    let nth = row.checked_sub(first + 1).and_then(|nth| usize::try_from(nth).ok()).unwrap_or(usize::MAX);
-    let part = behind(first, more(found, 7)?).nth(nth);
+    let part = behind(base, more(found, 7)?).find(|(number, ..)| *number == row);
     part.map(|(number, behind, _)| read(&Part::Behind(number, behind))).transpose()
+}
+
+/// Returns the number of the first row in the sheaf that a row is in, or else that row itself.
+///
+/// The search for a row behind the last one in the table's page may look into the next page, which
+/// perhaps cannot be read. Then the row is searched for from its predecessors.
+fn base_of(connection: &Connection, row: i64) -> Result<i64, Stop> {
+    let mut statement = connection.prepare_cached(sql::SHEAF_BASE)?;
+    let mut base = |row: i64| statement.query_row([row], |found| found.get::<_, i64>(0)).optional();
+    let unread = match base(row).map_err(Stop::from) {
+        Ok(found) => return Ok(found.unwrap_or(row)),
+        Err(stop) if stop.is_unread() => stop,
+        Err(stop) => return Err(stop),
+    };
+    let near = (row.saturating_sub(SHEAF_ROWS_MAX)..row).rev().find_map(|near| base(near).ok().flatten());
+    match near {
+        Some(base) if end_of_sheaf(connection, base)?.is_some_and(|end| end >= row) => Ok(base),
+        _ => Err(unread),
+    }
 }
 
 /// Does the same, if it is a row of this execution.
@@ -330,25 +373,33 @@ pub(crate) fn scan(
         Wanted::Of(_) => sql::SHEAVES_WITH,
         Wanted::Told => sql::SHEAVES_TOLD,
     })?;
+    let base = base_of(connection, first)?;
     let mut rows = match wanted {
-        Wanted::Of(key) => statement.query([first, last, key])?,
-        Wanted::All | Wanted::Told => statement.query([first, last])?,
+        Wanted::Of(key) => statement.query([base, last, key])?,
+        Wanted::All | Wanted::Told => statement.query([base, last])?,
     };
     while let Some(row) = rows.next()? {
-        let number = row.get(0)?;
-        if number >= first && visit(&Part::Columns(row))?.is_break() {
-            return Ok(());
-        }
-        for (number, row, _) in behind(number, more(row, 7)?) {
+        for part in parts(row)? {
+            let number = part.number()?;
             if number > last {
                 return Ok(());
             }
-            if number >= first && visit(&Part::Behind(number, row))?.is_break() {
+            if number >= first && visit(&part)?.is_break() {
                 return Ok(());
             }
         }
     }
     Ok(())
+}
+
+/// Returns the rows of a sheaf: `row, execution, previous, seq, happened, skip, body, more`.
+fn parts<'r>(row: &'r Row<'r>) -> rusqlite::Result<impl Iterator<Item = Part<'r>>> {
+    let (first, bytes) = (row.get(0)?, more(row, 7)?);
+    let (end, rest) = end_of(first, bytes);
+    let is_lost = !rest.is_empty() || !is_bytes(row, 7)?;
+    let lost = is_lost.then(|| Part::Lost(end.saturating_add(1)));
+    let behind = behind(first, bytes).map(|(number, row, _)| Part::Behind(number, row));
+    Ok(std::iter::once(Part::Columns(row)).chain(behind).chain(lost))
 }
 
 /// A row of the journal, without its bytes.
@@ -368,15 +419,18 @@ impl Listed {
         row: &Row<'_>,
         mut visit: impl FnMut(Self) -> Result<ControlFlow<()>, Stop>,
     ) -> Result<ControlFlow<()>, Stop> {
-        let number = row.get(0)?;
-        let is_damaged_behind = has_damaged_end(row, number)?;
-        let (execution, byte_count) = (row.get(1).ok(), row.get(2).map_or(0, unsigned));
-        if visit(Self { number, execution, byte_count, is_damaged_behind })?.is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-        for (number, Behind { key, body, .. }, _) in behind(number, more(row, 3)?) {
-            let (execution, byte_count) = (Some(key), body.len() as u64);
-            if visit(Self { number, execution, byte_count, is_damaged_behind: false })?.is_break() {
+        let (first, bytes) = (row.get(0)?, more(row, 3)?);
+        let (end, rest) = end_of(first, bytes);
+        let is_damaged = !rest.is_empty() || !is_bytes(row, 3)?;
+        let listed = |number, execution, byte_count| {
+            let is_damaged_behind = is_damaged && number == end;
+            Self { number, execution, byte_count, is_damaged_behind }
+        };
+        let columns = listed(first, row.get(1).ok(), row.get(2).map_or(0, unsigned));
+        let behind = behind(first, bytes)
+            .map(|(number, Behind { key, body, .. }, _)| listed(number, Some(key), body.len() as u64));
+        for row in std::iter::once(columns).chain(behind) {
+            if visit(row)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -392,7 +446,7 @@ pub(crate) fn list(
 ) -> Result<(), Stop> {
     check_bound();
     let mut statement = connection.prepare_cached(sql::SHEAVES_LISTED)?;
-    let mut rows = statement.query([first, last])?;
+    let mut rows = statement.query([base_of(connection, first)?, last])?;
     while let Some(row) = rows.next()? {
         _ = Listed::each(row, |listed| {
             if (first..=last).contains(&listed.number) {
@@ -412,20 +466,22 @@ pub(crate) fn walk(
     check_bound();
     let mut gaps = gaps::walk(connection, (sql::SHEAVES_AFTER, 0), |row| Listed::each(row, &mut visit))?;
     for gap in &mut gaps {
-        // The sheaf before the gap may have several rows.
-        gap.first = end_of_sheaf(connection, gap.first - 1)?.map_or(gap.first, |end| end + 1);
+        // The sheaf before the gap may have several rows, and so may those in it.
+        let end = if gap.first > 1 { end_of_sheaf(connection, gap.first - 1)? } else { None };
+        gap.first = end.map_or(gap.first, |end| end + 1);
+        if let Some(last) = gap.last {
+            let mut next = connection.prepare_cached(sql::SHEAF_AFTER)?;
+            let next: Option<i64> = next.query_row([last], |row| row.get(0)).optional()?;
+            gap.last = next.map(|next| next - 1);
+        }
     }
     Ok(gaps)
 }
 
-/// Returns the number of the last row in the sheaf that a row is in.
-fn end_of_sheaf(connection: &Connection, row: i64) -> rusqlite::Result<Option<i64>> {
-    let mut statement = connection.prepare_cached(sql::SHEAF_OF)?;
-    let end = |row: &Row<'_>| {
-        let first = row.get(0)?;
-        Ok(behind(first, more(row, 7)?).last().map_or(first, |(last, ..)| last))
-    };
-    statement.query_row([row], end).optional()
+/// Returns the number of the last row in the sheaf that begins with this one.
+fn end_of_sheaf(connection: &Connection, first: i64) -> rusqlite::Result<Option<i64>> {
+    let mut statement = connection.prepare_cached(sql::SHEAF)?;
+    statement.query_row([first, first], |row| Ok(end_of(first, more(row, 7)?).0)).optional()
 }
 
 /// Returns the greatest number that a row ever had. Behind a damaged row, every byte may have been
@@ -435,103 +491,124 @@ pub(crate) fn row_max(connection: &Connection) -> Result<i64, Stop> {
     let pruned: i64 = connection.prepare_cached(sql::JOURNAL_ROW_PRUNED)?.query_row([], |row| row.get(0))?;
     let mut statement = connection.prepare_cached(sql::SHEAF_LAST)?;
     let last = statement.query_row([], |row| {
-        let (first, more): (i64, _) = (row.get(0)?, more(row, 1)?);
+        let (first, more) = (row.get(0)?, more(row, 1)?);
         if planted(Bug::SheafNumberedAgain) {
             return Ok(first);
         }
-        let (last, rest) = behind(first, more).last().map_or((first, more), |(last, _, rest)| (last, rest));
-        Ok(last.saturating_add(integer(rest.len() as u64)))
+        let (last, rest) = end_of(first, more);
+        let lost_count = if is_bytes(row, 1)? { rest.len() } else { SHEAF_BYTES_MAX };
+        Ok(last.saturating_add(integer(lost_count as u64)))
     });
     Ok(pruned.max(last.optional()?.unwrap_or(0)))
 }
 
-/// Removes rows. The others of their sheaves keep their numbers.
+/// Removes rows. The others of their sheaves keep their numbers. A row before damaged bytes stays:
+/// nothing else says which numbers they have.
 pub(crate) fn remove(connection: &Connection, rows: &[i64]) -> Result<(), Stop> {
     check_bound();
     let mut rows = rows.to_vec();
     rows.sort_unstable();
+    rows.dedup();
     let mut rest = rows.as_slice();
     while let [row, others @ ..] = rest {
-        let Some((first, more)) = bytes_of(connection, *row)? else {
-            rest = others;
-            continue;
-        };
-        let end = behind(first, &more).last().map_or(first, |(last, ..)| last);
-        if *row > end {
-            // It is gone, or behind damage.
-            rest = others;
-            continue;
-        }
-        let (here, others) = rest.split_at(rest.partition_point(|row| *row <= end));
-        split(connection, (first, &more), |number, last| {
+        rest = others;
+        let Some(sheaf) = Stored::read(connection, base_of(connection, *row)?)? else { continue };
+        let (end, _) = end_of(sheaf.first, &sheaf.more);
+        let here_count = 1 + others.partition_point(|row| *row <= end);
+        let here = &rows[rows.len() - others.len() - 1..][..here_count];
+        rest = &others[here_count - 1..];
+        sheaf.write_again(connection, |number, last| {
             let stays = match planted(Bug::SheafThrownAway) {
                 true => here.iter().all(|removed| *removed > number),
                 false => here.binary_search(&number).is_err(),
             };
             stays.then_some(if last.checked_add(1) == Some(number) { Joins::Last } else { Joins::Nothing })
         })?;
-        rest = others;
     }
     Ok(())
 }
 
 /// Makes each row of the journal a row of the table. Tests that damage rows want that.
 pub(crate) fn split_all(connection: &Connection) -> Result<(), Stop> {
-    let mut first = Vec::new();
+    let mut rows = Vec::new();
     walk(connection, |row| {
-        first.push(row.number);
+        rows.push(row.number);
         Ok(ControlFlow::Continue(()))
     })?;
-    for row in first {
-        if let Some((first, more)) = bytes_of(connection, row)?.filter(|(_, more)| !more.is_empty()) {
-            split(connection, (first, &more), |_, _| Some(Joins::Nothing))?;
+    for row in rows {
+        if let Some(sheaf) = Stored::read(connection, row)?.filter(|sheaf| !sheaf.more.is_empty()) {
+            sheaf.write_again(connection, |_, _| Some(Joins::Nothing))?;
         }
     }
     Ok(())
 }
 
-/// Returns the number of the first row in the sheaf that a row is in, and the bytes behind it.
-fn bytes_of(connection: &Connection, row: i64) -> rusqlite::Result<Option<(i64, Vec<u8>)>> {
-    let mut statement = connection.prepare_cached(sql::SHEAF_OF)?;
-    statement.query_row([row], |row| Ok((row.get(0)?, more(row, 7)?.to_vec()))).optional()
+/// A sheaf that is about to be written again.
+struct Stored {
+    first: i64,
+    more: Vec<u8>,
+    /// Whether the bytes behind the first row are none.
+    is_strange: bool,
 }
 
-/// What a row that stays is written behind.
+/// The place of a row that stays.
 enum Joins {
     Nothing,
-    /// The last one that stays, whose number is the one before.
+    /// Behind the last one that stays, whose number is the one before.
     Last,
 }
 
-/// Writes a sheaf again. `place` is told the number of each row, and of the last one that stays.
-fn split(
-    connection: &Connection,
-    (first, more): (i64, &[u8]),
-    place: impl Fn(i64, i64) -> Option<Joins>,
-) -> rusqlite::Result<()> {
-    let mut left: Vec<(i64, Option<Behind<'_>>, Vec<u8>)> = Vec::new();
-    let mut last = i64::MIN;
-    for (number, row) in
-        [(first, None)].into_iter().chain(behind(first, more).map(|(n, row, _)| (n, Some(row))))
-    {
-        match (place(number, last), left.last_mut(), row) {
-            (None, ..) => continue,
-            (Some(Joins::Last), Some((.., bytes)), Some(row)) => row.put(bytes, number),
-            (Some(_), _, row) => left.push((number, row, Vec::new())),
+impl Stored {
+    /// Reads the sheaf that begins with this row.
+    fn read(connection: &Connection, first: i64) -> rusqlite::Result<Option<Self>> {
+        let mut statement = connection.prepare_cached(sql::SHEAF)?;
+        let read = statement.query_row([first, first], |row| {
+            Ok(Self { first, more: more(row, 7)?.to_vec(), is_strange: !is_bytes(row, 7)? })
+        });
+        read.optional()
+    }
+
+    /// Writes the sheaf again. `place` is told the number of each row, and of the last one that
+    /// stays.
+    fn write_again(
+        &self,
+        connection: &Connection,
+        place: impl Fn(i64, i64) -> Option<Joins>,
+    ) -> rusqlite::Result<()> {
+        let (end, lost) = end_of(self.first, &self.more);
+        if self.is_strange {
+            return Ok(());
         }
-        last = number;
+        let mut left: Vec<(i64, Option<Behind<'_>>, Vec<u8>)> = Vec::new();
+        let mut last = i64::MIN;
+        let behind = behind(self.first, &self.more).map(|(number, row, _)| (number, Some(row)));
+        for (number, row) in std::iter::once((self.first, None)).chain(behind) {
+            let place = place(number, last).or((number == end && !lost.is_empty()).then_some(Joins::Nothing));
+            match (place, left.last_mut(), row) {
+                (None, ..) => continue,
+                (Some(Joins::Last), Some((.., bytes)), Some(row)) => row.put(bytes, number),
+                (Some(_), _, row) => left.push((number, row, Vec::new())),
+            }
+            last = number;
+        }
+        left.last_mut().into_iter().for_each(|(.., bytes)| bytes.extend_from_slice(lost));
+        if left.first().is_none_or(|(number, ..)| *number != self.first) {
+            connection.prepare_cached(sql::SHEAF_DELETE)?.execute([self.first])?;
+        }
+        left.into_iter().try_for_each(|(number, row, more)| put(connection, (number, row), more))
     }
-    if left.first().is_none_or(|(number, ..)| *number != first) {
-        connection.prepare_cached(sql::SHEAF_DELETE)?.execute([first])?;
-    }
-    for (number, row, more) in left {
-        let more = Some(more).filter(|more| !more.is_empty());
-        let Some(Behind { key, previous, seq, happened, skip, body }) = row else {
-            connection.prepare_cached(sql::SHEAF_CUT)?.execute((number, more))?;
-            continue;
-        };
-        let mut append = connection.prepare_cached(sql::SHEAF_APPEND)?;
-        append.execute((number, key, previous, integer(seq), happened, skip, body, more))?;
-    }
-    Ok(())
+}
+
+/// Writes a sheaf whose first row is in its columns already, or else is `row`.
+fn put(
+    connection: &Connection,
+    (number, row): (i64, Option<Behind<'_>>),
+    more: Vec<u8>,
+) -> rusqlite::Result<()> {
+    let more = Some(more).filter(|more| !more.is_empty());
+    let Some(Behind { key, previous, seq, happened, skip, body }) = row else {
+        return connection.prepare_cached(sql::SHEAF_CUT)?.execute((number, more)).map(drop);
+    };
+    let mut append = connection.prepare_cached(sql::SHEAF_APPEND)?;
+    append.execute((number, key, previous, integer(seq), happened, skip, body, more)).map(drop)
 }

@@ -79,12 +79,15 @@ impl Current {
         }
         let head = self.chain.head;
         let (first, last) = (head.saturating_add(1), head.saturating_add(TAIL_ROWS));
+        let mut unread = None;
         sheaf::scan(connection, (Wanted::All, first, last), |part| {
             let (owner, previous) = (part.execution().ok(), part.previous().ok().flatten());
             let (is_its, is_next) = (owner == Some(self.chain.key), previous == Some(self.chain.head));
             // A row that has lost its owner or its predecessor is still one of the two. If it were
             // passed over, everything that it records would happen again.
             if !is_its && (!is_next || planted(Bug::TailPassedOver)) {
+                // Damage may have taken both from a row in a sheaf, or the whole row.
+                unread = if part.may_be_any() { Some(part.number()?) } else { unread };
                 return Ok(ControlFlow::Continue(()));
             }
             let (number, found) = (part.number()?, part.found()?);
@@ -95,9 +98,17 @@ impl Current {
                 )));
             }
             self.add(number, &found)?;
+            // It follows the row before it, so nothing between them is missing.
+            unread = None;
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(self)
+        match unread {
+            Some(row) if !planted(Bug::TailPassedOver) => Err(Stop::corrupt(format!(
+                "journal row {row} is damaged, and may be the last one of {}",
+                self.chain.key
+            ))),
+            _ => Ok(self),
+        }
     }
 
     /// Adds one row.

@@ -383,7 +383,7 @@ impl View<'_> {
         let scan_max = integer(self.shared.options.list_scan_count_max.max(1) as u64);
         let to = end.min(after.saturating_add(scan_max)).max(after);
         let limit = feed.limit.min(self.shared.options.page_bounds.journal_page_count_max.max(1));
-        let (mut items, mut next, mut left) = (Vec::new(), to, limit);
+        let (mut items, mut next, mut left) = (Vec::new(), if limit == 0 { after } else { to }, limit);
         sheaf::scan(self.connection, (Wanted::Told, after.saturating_add(1), to), |part| {
             if left == 0 {
                 return Ok(ControlFlow::Break(()));

@@ -300,12 +300,13 @@ fn find_last_rows(
     connection: &Connection,
     leads: &mut BTreeMap<i64, Lead>,
 ) -> std::result::Result<i64, Stop> {
-    let mut searched_to = 0;
+    let (mut searched_to, mut lost) = (0, None);
     if leads.is_empty() {
         return Ok(searched_to);
     }
     let gaps = sheaf::walk(connection, |row| {
         searched_to = row.number;
+        lost = if row.is_damaged_behind { Some(row.number) } else { lost };
         // A damaged row may name no execution.
         if let Some(lead) = row.execution.and_then(|key| leads.get_mut(&key)) {
             lead.last_row = Some(searched_to);
@@ -313,8 +314,9 @@ fn find_last_rows(
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    if let Some(gap) = gaps.last() {
-        leads.values_mut().for_each(|lead| lead.last_row = lead.last_row.filter(|last| *last > gap.first));
+    // Its last row may be among those that cannot be read.
+    if let Some(lost) = lost.max(gaps.last().map(|gap| gap.first)) {
+        leads.values_mut().for_each(|lead| lead.last_row = lead.last_row.filter(|last| *last > lost));
     }
     Ok(searched_to)
 }

@@ -9,40 +9,52 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 pub(crate) const SHEAF_APPEND_ONE: &str = "
 INSERT INTO abide_journal (row, execution, previous, seq, happened, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-/// The sheaf that a row is in, if it exists. If not, this finds another one, whose bytes may lie on
-/// pages of their own that cannot be read. A sheaf of several rows fits on its page.
-pub(crate) const SHEAF_OF: &str = "
-SELECT row, execution, previous, seq, happened, skip,
-    CASE WHEN row = ?1 OR more IS NOT NULL THEN body END, more
+/// The first row of the sheaf that a row is in, or of one before it.
+pub(crate) const SHEAF_BASE: &str = "
+SELECT row
 FROM abide_journal
 WHERE row <= ?1
 ORDER BY row DESC
 LIMIT 1";
-/// All sheaves that have one of these rows, and perhaps one that ends before them.
+/// The first row of the first sheaf after a row.
+pub(crate) const SHEAF_AFTER: &str = "
+SELECT row
+FROM abide_journal
+WHERE row > ?1
+ORDER BY row
+LIMIT 1";
+/// The sheaf that begins with row ?1, for row ?2. If that is not in it, the bytes of the sheaf may
+/// lie on pages of their own that cannot be read. A sheaf of several rows fits on its page.
+pub(crate) const SHEAF: &str = "
+SELECT row, execution, previous, seq, happened, skip,
+    CASE WHEN row = ?2 OR more IS NOT NULL THEN body END, more
+FROM abide_journal
+WHERE row = ?1";
+/// The sheaves that begin between two rows.
 pub(crate) const SHEAVES: &str = "
 SELECT row, execution, previous, seq, happened, skip, body, more
 FROM abide_journal
-WHERE row >= COALESCE((SELECT MAX(row) FROM abide_journal WHERE row <= ?1), ?1) AND row <= ?2
+WHERE row >= ?1 AND row <= ?2
 ORDER BY row";
 /// The same without single rows of other executions: their bytes are not read.
 pub(crate) const SHEAVES_WITH: &str = "
 SELECT row, execution, previous, seq, happened, skip, body, more
 FROM abide_journal
-WHERE row >= COALESCE((SELECT MAX(row) FROM abide_journal WHERE row <= ?1), ?1) AND row <= ?2
+WHERE row >= ?1 AND row <= ?2
     AND (execution = ?3 OR more IS NOT NULL)
 ORDER BY row";
 /// The same without single rows that the feed does not report.
 pub(crate) const SHEAVES_TOLD: &str = "
 SELECT row, execution, previous, seq, happened, skip, body, more
 FROM abide_journal
-WHERE row >= COALESCE((SELECT MAX(row) FROM abide_journal WHERE row <= ?1), ?1) AND row <= ?2
+WHERE row >= ?1 AND row <= ?2
     AND (happened IS NOT NULL OR more IS NOT NULL)
 ORDER BY row";
 /// The same without the bytes of the first row of each.
 pub(crate) const SHEAVES_LISTED: &str = "
 SELECT row, execution, LENGTH(body), more
 FROM abide_journal
-WHERE row >= COALESCE((SELECT MAX(row) FROM abide_journal WHERE row <= ?1), ?1) AND row <= ?2
+WHERE row >= ?1 AND row <= ?2
 ORDER BY row";
 /// Likewise, of all sheaves.
 pub(crate) const SHEAVES_AFTER: &str = "

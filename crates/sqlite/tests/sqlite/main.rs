@@ -32,6 +32,7 @@ mod processes;
 mod rebuilds;
 mod repairs;
 mod runs;
+mod sheaf_damage;
 mod sheaves;
 mod tails;
 mod transactions;

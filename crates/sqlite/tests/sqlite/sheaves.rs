@@ -17,14 +17,14 @@ use abide_store::{
 use crate::fixture::{Fixture, Held, Seat, complete, flow, look, message, signal, start, step};
 
 /// A store whose transactions are stepped, with a session.
-struct Bench {
-    fixture: Fixture,
-    store: Arc<SqliteStore>,
-    seat: Seat,
+pub(crate) struct Bench {
+    pub(crate) fixture: Fixture,
+    pub(crate) store: Arc<SqliteStore>,
+    pub(crate) seat: Seat,
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let fixture = Fixture::new();
         let store = stepped(&fixture);
         let seat = seat(&fixture, &store);
@@ -32,65 +32,65 @@ impl Bench {
     }
 
     /// Has the operations happen in one transaction, and returns their answers.
-    fn together<T>(&self, answers: Vec<Answer<T>>) -> Vec<T> {
+    pub(crate) fn together<T>(&self, answers: Vec<Answer<T>>) -> Vec<T> {
         assert_eq!(self.store.step(Fate::Committed), Stepped::Done);
         answers.into_iter().map(|answer| block_on(answer).expect("it is done")).collect()
     }
 
-    fn submit(&self, messages: Vec<Message>) -> Answer<Vec<Submitted>> {
+    pub(crate) fn submit(&self, messages: Vec<Message>) -> Answer<Vec<Submitted>> {
         self.store.submit(Submit { messages, born_to: Some(self.seat.session), alone: false, stretch: None })
     }
 
     /// Starts executions in one transaction.
-    fn born(&self, ids: &[String]) -> Vec<Held> {
+    pub(crate) fn born(&self, ids: &[String]) -> Vec<Held> {
         let answers = ids.iter().map(|id| self.submit(vec![start(id)])).collect();
         self.together(answers).into_iter().flatten().map(held).collect()
     }
 
     /// Records a step of each in one transaction.
-    fn record(&self, held: &mut [Held], nth: u32) {
+    pub(crate) fn record(&self, held: &mut [Held], nth: u32) {
         let answers = held.iter_mut().map(|held| self.commit(self.seat.draft(held, vec![step(nth)])));
         check(self.together(answers.collect()));
     }
 
     /// Completes each in one transaction.
-    fn complete(&self, held: &mut [Held]) {
+    pub(crate) fn complete(&self, held: &mut [Held]) {
         let answers = held.iter_mut().map(|held| self.commit(self.seat.draft(held, vec![complete()])));
         check(self.together(answers.collect()));
     }
 
     /// Has a commit wait for the others of its transaction.
-    fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
+    pub(crate) fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
         self.store.commit(Commit { alone: false, ..commit })
     }
 
-    fn claim(&self) -> Answer<Claimed> {
+    pub(crate) fn claim(&self) -> Answer<Claimed> {
         let (session, slots) = (self.seat.session, 1_000);
         self.store.claim(Claim { session, request: 1, slots, care_slots: 0, with_mail: false, sweep: true })
     }
 
     /// Ends the process, and begins another one.
-    fn reopen(&mut self) {
+    pub(crate) fn reopen(&mut self) {
         self.store.crash();
         self.store = stepped(&self.fixture);
     }
 
-    fn table_row_count(&self) -> i64 {
+    pub(crate) fn table_row_count(&self) -> i64 {
         let count = "SELECT COUNT(*) FROM abide_journal";
         self.fixture.raw().query_row(count, [], |row| row.get(0)).expect("rows are counted")
     }
 
-    fn problems(&self) -> Vec<String> {
+    pub(crate) fn problems(&self) -> Vec<String> {
         self.store.verify().expect("it is looked at").problems
     }
 }
 
-fn stepped(fixture: &Fixture) -> Arc<SqliteStore> {
+pub(crate) fn stepped(fixture: &Fixture) -> Arc<SqliteStore> {
     SqliteStore::stepped(&fixture.path(), fixture.clock.clone(), Options::default(), || Duration::ZERO)
         .expect("the file can be opened")
 }
 
-fn seat(fixture: &Fixture, store: &Arc<SqliteStore>) -> Seat {
+pub(crate) fn seat(fixture: &Fixture, store: &Arc<SqliteStore>) -> Seat {
     let answer = store.register(crate::fixture::worker());
     assert_eq!(store.step(Fate::Committed), Stepped::Done);
     Seat::of(fixture, store, block_on(answer).expect("a worker is registered").session)
@@ -103,7 +103,7 @@ fn held(submitted: Submitted) -> Held {
     }
 }
 
-fn check(outcomes: Vec<CommitOutcome>) {
+pub(crate) fn check(outcomes: Vec<CommitOutcome>) {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, CommitOutcome::Committed(_))), "{outcomes:?}");
 }
 
@@ -114,11 +114,11 @@ fn parked(commit: Commit) -> Commit {
     Commit { changes, hold: Hold::Park { seen: Vec::new() }, ..commit }
 }
 
-fn ids(count: usize) -> Vec<String> {
+pub(crate) fn ids(count: usize) -> Vec<String> {
     (0..count).map(|nth| format!("e{nth}")).collect()
 }
 
-fn entry_count(store: &Arc<SqliteStore>, id: &str) -> usize {
+pub(crate) fn entry_count(store: &Arc<SqliteStore>, id: &str) -> usize {
     look(store, id).journal.len()
 }
 
@@ -216,7 +216,7 @@ fn rows_behind_a_damaged_length_are_told() {
         problems,
         [
             "execution \"e7\": entry 1 should be in journal row 8, which is missing",
-            "what is behind journal row 1 cannot be read",
+            "what is behind journal row 7 cannot be read",
         ]
     );
     (0..7).for_each(|nth| assert_eq!(entry_count(&store, &format!("e{nth}")), 1));
