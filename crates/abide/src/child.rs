@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::code::Recorded;
@@ -79,7 +80,7 @@ impl<C: Code> StartChild<C> {
             .map_err(|error| error.to_string())?;
         let id = options.id.as_ref().map(ExecutionId::new).transpose().map_err(|error| error.to_string())?;
         let (delay, deadline) = (options.delay, options.deadline);
-        Ok(Request::Child { start: Box::new(start), delay, deadline, id, any_input: options.any_input })
+        Ok(Request::Child { start: Arc::new(start), delay, deadline, id, any_input: options.any_input })
     }
 
     /// Opens the operation. An invalid option blocks the execution, because only a change of its

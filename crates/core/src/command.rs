@@ -188,8 +188,8 @@ impl fmt::Display for Remedy {
 pub struct Decision {
     /// The event to append.
     pub event: Option<Event>,
-    /// The messages to send with the same commit.
-    pub outgoing: Vec<Message>,
+    /// The message to send with the same commit.
+    pub outgoing: Option<Message>,
     /// The order for the open children of the run.
     pub tree: Option<TreeOrder>,
 }

@@ -4,17 +4,17 @@ use crate::{Decision, Entry, Event, Execution, Message, SiteMark, Timestamp};
 
 impl From<Event> for Decision {
     fn from(event: Event) -> Self {
-        Self::new(event, Vec::new())
+        Self::new(event, None)
     }
 }
 
 impl Decision {
-    pub(crate) fn new(event: Event, outgoing: Vec<Message>) -> Self {
+    pub(crate) fn new(event: Event, outgoing: Option<Message>) -> Self {
         Self { event: Some(event), outgoing, tree: None }
     }
 
     /// Numbers the event, folds it into `execution` and returns it as an entry.
-    pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Option<Entry>, Vec<Message>) {
+    pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Option<Entry>, Option<Message>) {
         self.record_from(None, execution, now)
     }
 
@@ -25,7 +25,7 @@ impl Decision {
         site: Option<SiteMark>,
         execution: &mut Execution,
         now: Timestamp,
-    ) -> (Option<Entry>, Vec<Message>) {
+    ) -> (Option<Entry>, Option<Message>) {
         (self.event.map(|event| execution.record(event, site, now)), self.outgoing)
     }
 }

@@ -331,7 +331,7 @@ impl Execution {
             Command::StartChild { op, child, start } => {
                 let input = start.fingerprint();
                 let message = self.message_to(child.clone(), "start", (self.as_parent(), Body::Start(start)));
-                Ok(Decision::new(Event::ChildStarted { op, child, input: Box::new(input) }, vec![message]))
+                Ok(Decision::new(Event::ChildStarted { op, child, input: Box::new(input) }, Some(message)))
             }
             Command::FinishChild { op, outcome } => Ok(Event::ChildFinished { op, outcome }.into()),
             Command::CancelChild { op, child } => {
@@ -340,7 +340,7 @@ impl Execution {
                 let descent = Descent { parent, run: self.run, before, op: Some(op.clone()) };
                 let message = self.message_to(child, "cancel", (self.as_parent(), body));
                 let message = Message { descent: Some(descent.into()), ..message };
-                Ok(Decision::new(Event::ChildCancelled { op }, vec![message]))
+                Ok(Decision::new(Event::ChildCancelled { op }, Some(message)))
             }
             Command::ContinueAsNew { input } => Ok(Event::ContinuedAsNew { input }.into()),
             Command::RecordForeign(foreign) => Ok(Event::Foreign(foreign).into()),
@@ -366,7 +366,7 @@ impl Execution {
     }
 
     fn ended(&self, end: Event) -> Decision {
-        let outgoing = self.answer(&end).into_iter().collect();
+        let outgoing = self.answer(&end);
         Decision::new(end, outgoing)
     }
 

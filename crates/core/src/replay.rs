@@ -116,6 +116,7 @@ impl fmt::Display for Mismatch {
 
 impl Cursor {
     /// Creates a cursor before the first entry. A strict one refuses to skip.
+    #[inline]
     pub fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }

@@ -37,7 +37,7 @@ fn start() -> Start {
 }
 
 /// Returns a run that began at 1,000 and has recorded `command`.
-fn after(command: Command) -> (Execution, Vec<Message>) {
+fn after(command: Command) -> (Execution, Option<Message>) {
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new("o-1").expect("an id") };
     let (mut execution, _) = Execution::start(address, start(), at(1_000));
     let decision = execution.decide(command, at(2_000)).expect("a running one takes it");
@@ -66,7 +66,7 @@ fn continued_run_begins_like_the_one_before_it_with_another_input() {
     assert_eq!((first.seq, first.at), (1, at(2_000)));
     assert_eq!((next.run(), next.entry_count(), next.route()), (2, 1, execution.route()));
     assert_eq!(Execution::fold(next.address().clone(), 2, [&first]).as_ref(), Some(&next));
-    assert!(outgoing.is_empty(), "a run that continues answers nobody");
+    assert!(outgoing.is_none(), "a run that continues answers nobody");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn end_of_a_chain_answers_the_parent_once_and_under_the_name_of_the_last_run() {
     let (next, _) = execution.continued(&start(), Payload::from("2"), at(2_000));
     let complete = Command::Complete { result: Payload::from("3"), unused: Vec::new() };
     let decision = next.decide(complete, at(3_000)).expect("a running one completes");
-    let [answer] = decision.outgoing.as_slice() else { panic!("expected one answer: {decision:?}") };
+    let Some(answer) = &decision.outgoing else { panic!("expected an answer: {decision:?}") };
     let op = start().parent.expect("it has a parent").op;
     assert_eq!((answer.to.id.as_str(), answer.id.as_str()), ("parent", "done:o-1:2"));
     assert_eq!(answer.body, Body::ChildDone { run: 3, op, outcome: Outcome::Success(Payload::from("3")) });
@@ -92,7 +92,7 @@ fn retried_run_begins_like_the_one_that_failed_and_answers_nobody() {
     assert_eq!((next.run(), next.entry_count(), next.attempt_count()), (2, 2, 0));
     assert_eq!(Execution::fold(next.address().clone(), 2, &entries).as_ref(), Some(&next));
     let again = next.decide(Command::Fail(Failure::new(FailureKind::Error, "no")), at(9_001));
-    assert!(again.expect("a running one fails").outgoing.is_empty(), "the parent was told already");
+    assert!(again.expect("a running one fails").outgoing.is_none(), "the parent was told already");
 }
 
 #[test]

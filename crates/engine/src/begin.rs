@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use abide_core::Block;
 use abide_core::planted::{Bug, planted};
+use abide_core::{Block, Execution};
 use abide_store::Leased;
 
-use crate::driver::{End, Opening};
+use crate::driver::{Driver, End, Opening};
 use crate::engine::Inner;
 use crate::mailbox::Mailbox;
 use crate::runtime::BoxFuture;
@@ -50,17 +50,27 @@ impl Inner {
 
     /// Returns the runner of an execution's code.
     fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Box<Leased>) -> BoxFuture<End> {
+        let driver = match self.driver_of(&leased.execution) {
+            Ok(driver) => driver,
+            Err(end) => return Box::pin(std::future::ready(end)),
+        };
+        // Not through `begin_seated`: a seat is large.
         let (seat, opening) = Seat::new(self.clone(), mailbox, leased);
-        self.begin_seated(seat, opening)
+        driver.begin(seat, opening)
     }
 
     /// Returns the runner of the code of an execution that has its seat.
     pub(crate) fn begin_seated(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
-        let (kind, name) = (seat.execution().kind(), seat.execution().name());
-        let Some(driver) = self.registry.driver(kind, name).cloned() else {
-            let why = format!("there is no {} {name:?} here", kind.word());
-            return Box::pin(std::future::ready(End::Lost(why)));
-        };
-        driver.begin(seat, opening)
+        match self.driver_of(seat.execution()) {
+            Ok(driver) => driver.clone().begin(seat, opening),
+            Err(end) => Box::pin(std::future::ready(end)),
+        }
+    }
+
+    /// Returns the driver of an execution, or how it ends without one.
+    fn driver_of(&self, execution: &Execution) -> Result<&Arc<dyn Driver>, End> {
+        let (kind, name) = (execution.kind(), execution.name());
+        let lost = || End::Lost(format!("there is no {} {name:?} here", kind.word()));
+        self.registry.driver(kind, name).ok_or_else(lost)
     }
 }

@@ -384,7 +384,11 @@ impl Inner {
             Some(Admission::Begin | Admission::Wait) => self.begin(mailbox.clone(), leased),
             Some(Admission::GiveBack) => Box::pin(give_back(self.clone(), leased)),
         };
-        Some(Box::pin(self.clone().run(Resident { key, lease, address, mailbox, host }, running)))
+        // Made where it stays: it is large.
+        let place = Box::new_uninit();
+        let resident = Resident { key, lease, address, mailbox, host };
+        let run = Box::write(place, self.clone().run(resident, running));
+        Some(Box::into_pin(run))
     }
 
     /// Does the same for an execution that has begun before it existed.

@@ -190,8 +190,8 @@ impl Ledger {
         if let Some(order) = decision.tree {
             self.tree_orders.push(order);
         }
-        if !decision.outgoing.is_empty() {
-            self.outgoing.extend(decision.outgoing);
+        if let Some(message) = decision.outgoing {
+            self.outgoing.push(message);
         }
         // In place: an entry is large.
         let Some(event) = decision.event else { return Ok(None) };

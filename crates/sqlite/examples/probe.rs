@@ -180,7 +180,7 @@ fn commit(
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),
             consumed: Vec::new(),
-            outgoing,
+            outgoing: outgoing.into_iter().collect(),
         }),
         born_slots: 0,
         hold: Hold::Keep,

@@ -143,7 +143,7 @@ pub(crate) fn failure_of(child: Leased) -> Commit {
 fn ended_by(mut child: Leased, command: Command) -> Commit {
     let now = TestClock::new().now();
     let decision = child.execution.decide(command, now).expect("it may end");
-    let outgoing = decision.outgoing.clone();
+    let outgoing = decision.outgoing.clone().into_iter().collect();
     let (entry, _) = decision.record(&mut child.execution, now);
     let mut commit = commit_of(&child, Hold::Keep, outgoing);
     Arc::make_mut(&mut commit.changes).records = entry.iter().map(Record::of).collect();

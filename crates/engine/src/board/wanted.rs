@@ -28,7 +28,7 @@ pub enum Request {
     /// To start a child.
     Child {
         /// The child's start. The runner adds the parent and the times that count from it.
-        start: Box<Start>,
+        start: Arc<Start>,
         /// The time from its start before which the child does not run.
         delay: Option<Duration>,
         /// The time from its start after which the child fails if it has not finished.

@@ -290,19 +290,24 @@ impl Runner {
     fn request(&mut self, id: u64) -> Option<Wanted> {
         let mut state = self.run.stage.active()?.board.0.lock();
         let slot = state.slots.get_mut(&id)?;
-        Some(match &slot.request {
+        Some(match &mut slot.request {
             Request::Step(_) | Request::Transaction(_) => Wanted::Closure,
             Request::Sleep(duration) => Wanted::Timer(Due::After(*duration)),
             Request::SleepUntil(at) => Wanted::Timer(Due::At(*at)),
             Request::Signal { timeout, .. } => Wanted::Signal(*timeout),
             Request::Child { start, id, delay, deadline, .. } => {
+                let execution = self.seat.execution();
+                let (address, run, entry) =
+                    (execution.address(), execution.run(), execution.entry_count() + 1);
+                // In place: nobody else has it yet.
+                let whole = Arc::make_mut(start);
+                whole.parent = Some(Parent::new(address.id.clone(), run, slot.op.child_result(), entry));
                 // Times that count from the child's start begin now, however long ago the code
-                // asked for it.
-                let now = self.seat.now();
-                let mut start = start.clone();
-                start.start_at = delay.map(|delay| now.after(delay));
-                start.deadline_at = deadline.map(|deadline| now.after(deadline));
-                Wanted::Child(start, id.clone())
+                // asked for it. The clock is read only for those.
+                whole.start_at = delay.map(|delay| self.seat.now().after(delay));
+                whole.deadline_at = deadline.map(|deadline| self.seat.now().after(deadline));
+                let child = id.clone().unwrap_or_else(|| child_id(&address.id, run, &slot.op));
+                Wanted::Child(start.clone(), child)
             }
             Request::ChildResult { .. } => Wanted::Result,
         })
@@ -357,14 +362,9 @@ impl Runner {
         &mut self,
         (id, key): (u64, OpIndex),
         op: Op,
-        (start, child): (Box<abide_core::Start>, Option<ExecutionId>),
+        (start, child): (Arc<abide_core::Start>, ExecutionId),
     ) {
         let site = self.site_of(id);
-        let execution = self.seat.execution();
-        let (address, run, entry) = (execution.address(), execution.run(), execution.entry_count() + 1);
-        let child = child.unwrap_or_else(|| child_id(&address.id, run, &op));
-        let parent = Some(Parent::new(address.id.clone(), run, op.child_result(), entry));
-        let start = Arc::new(abide_core::Start { parent, ..*start });
         if self.is_over_length() {
             return;
         }
@@ -520,7 +520,7 @@ enum Wanted {
     Closure,
     Timer(Due),
     Signal(Option<Duration>),
-    Child(Box<abide_core::Start>, Option<ExecutionId>),
+    Child(Arc<abide_core::Start>, ExecutionId),
     Result,
 }
 

@@ -64,9 +64,14 @@ pub(crate) struct WorkflowDriver(pub(crate) Arc<dyn WorkflowCode>);
 
 impl Driver for WorkflowDriver {
     fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
-        // Made where it stays: it is large.
-        let runner = Box::<Runner>::new_uninit();
-        let runner = Box::write(runner, Runner::new(self.0.clone(), seat, opening));
+        let (code, signals) = (self.0.clone(), HashMap::default());
+        let (journal, is_strict) = (Journal::new(seat.journal_of(), opening), code.is_strict());
+        // Made where it stays, because it is large. Nothing between the two lines can panic, which
+        // the compiler needs to know for that.
+        let place = Box::<Runner>::new_uninit();
+        let run = Run::new(journal, is_strict);
+        let (idle_since, alarm, bell) = (None, None, None);
+        let runner = Box::write(place, Runner { seat, code, run, signals, idle_since, alarm, bell });
         Box::into_pin(runner)
     }
 
@@ -124,6 +129,7 @@ struct Run {
 }
 
 impl Run {
+    #[inline(always)]
     fn new(journal: Journal, is_strict: bool) -> Self {
         Self {
             journal,
@@ -224,12 +230,6 @@ impl Future for Runner {
 }
 
 impl Runner {
-    fn new(code: Arc<dyn WorkflowCode>, seat: Seat, opening: Opening) -> Self {
-        let journal = Journal::new(seat.journal_of(), opening);
-        let run = Run::new(journal, code.is_strict());
-        Self { seat, code, run, signals: HashMap::default(), idle_since: None, alarm: None, bell: None }
-    }
-
     fn turn(&mut self, cx: &mut Context<'_>) -> TurnResult {
         if let Poll::Ready(seated) = self.seat.poll(cx) {
             return self.seated(seated);

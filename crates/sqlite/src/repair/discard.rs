@@ -189,7 +189,7 @@ impl DiscardWork {
         batch.tag(&start, (damaged.namespace, damaged.legible.key))?;
         let cold = Cold { row_count, ..Cold::of_newborn(&start, first, at) };
         self.write_row(batch, damaged, (&execution, cold, head))?;
-        for message in &outgoing {
+        if let Some(message) = &outgoing {
             send(batch, message)?;
         }
         self.end_children(batch, damaged.legible.key)

@@ -42,7 +42,8 @@ fn claimed(seat: &mut Seat, id: &str) -> Held {
 
 /// Records a command with the messages that follow from it.
 fn decide(seat: &Seat, held: &mut Held, command: Command, now: Timestamp) {
-    let outgoing = held.execution.decide(command.clone(), now).expect("it may be decided").outgoing;
+    let decision = held.execution.decide(command.clone(), now).expect("it may be decided");
+    let outgoing = decision.outgoing.into_iter().collect();
     let commit = seat.draft(held, vec![command]);
     let changes = Changes { outgoing, ..(*commit.changes).clone() };
     block_on(seat.store.commit(Commit { changes: Arc::new(changes), ..commit })).expect("it is recorded");

@@ -79,8 +79,8 @@ impl Family {
     fn end(&mut self, nth: usize, command: Command) {
         let kid = &mut self.kids[nth];
         let now: Timestamp = self.fixture.clock.now();
-        let outgoing = kid.execution.decide(command.clone(), now).expect("it may end").outgoing;
-        assert_eq!(outgoing.len(), 1, "the answer");
+        let decision = kid.execution.decide(command.clone(), now).expect("it may end");
+        let outgoing = vec![decision.outgoing.expect("the answer")];
         let commit = self.seat.draft(kid, vec![command]);
         let changes = Changes { outgoing, ..(*commit.changes).clone() };
         committed(&self.store, Commit { changes: Arc::new(changes), ..commit });
