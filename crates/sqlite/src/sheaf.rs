@@ -8,6 +8,9 @@
 //! Only this module knows where a journal row lies. To everybody else the journal is a table with
 //! one row for each.
 
+mod behind;
+mod rewriting;
+
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 
@@ -18,9 +21,11 @@ use crate::batch::{Batch, Frequent};
 use crate::error::Stop;
 use crate::gaps::{self, Gap};
 use crate::journal::{Found, Link};
-use crate::packing::put_length;
 use crate::rows::{count, integer, unsigned};
 use crate::{schema, sql};
+
+pub(crate) use behind::Behind;
+pub(crate) use rewriting::{remove, split_all};
 
 /// The most bytes of journal rows in a sheaf of several: so many fit on a page.
 const SHEAF_BYTES_MAX: usize = schema::PAGE_BYTES - 148;
@@ -206,59 +211,6 @@ impl<'r> Part<'r> {
 
     fn lost(&self) -> rusqlite::Error {
         rusqlite::Error::InvalidQuery
-    }
-}
-
-/// A row behind the first one of a sheaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Behind<'r> {
-    pub(crate) key: i64,
-    pub(crate) previous: Option<i64>,
-    pub(crate) seq: u64,
-    pub(crate) happened: Option<u8>,
-    pub(crate) skip: Option<&'r [u8]>,
-    pub(crate) body: &'r [u8],
-}
-
-impl<'r> Behind<'r> {
-    /// Appends the row with this number: its length, its columns, and its body. A predecessor is a
-    /// distance, and 0 stands for nothing in place of any other column.
-    pub(crate) fn put(&self, bytes: &mut Vec<u8>, number: i64) {
-        /// The room for the length, which is written last. It is never longer, because a sheaf is
-        /// not.
-        const LENGTH_BYTES: usize = 2;
-        let start = bytes.len();
-        bytes.extend([0; LENGTH_BYTES]);
-        put_length(bytes, self.key as usize);
-        put_length(bytes, self.previous.map_or(0, |previous| number.wrapping_sub(previous) as usize));
-        put_length(bytes, self.seq as usize);
-        put_length(bytes, self.happened.map_or(0, |happened| usize::from(happened) + 1));
-        put_length(bytes, self.skip.map_or(0, |skip| skip.len() + 1));
-        bytes.extend_from_slice(self.skip.unwrap_or_default());
-        bytes.extend_from_slice(self.body);
-        let length = (bytes.len() - start - LENGTH_BYTES) as u16;
-        bytes[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
-    }
-
-    /// Splits off the row with this number, and returns the bytes behind it.
-    pub(crate) fn split(number: i64, bytes: &'r [u8]) -> Option<(Self, &'r [u8])> {
-        let (length, rest) = bytes.split_first_chunk::<2>()?;
-        let (row, rest) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
-        let (columns, row) = postcard::take_from_bytes::<(u64, u64, u64, u16, u16)>(row).ok()?;
-        let (key, distance, seq, happened, skip) = columns;
-        let (skip, body) = match skip {
-            0 => (None, row),
-            length => row.split_at_checked(usize::from(length) - 1).map(|(skip, body)| (Some(skip), body))?,
-        };
-        let previous = match distance {
-            0 => None,
-            distance => Some(number.checked_sub_unsigned(distance)?),
-        };
-        let happened = match happened {
-            0 => None,
-            happened => Some(u8::try_from(happened - 1).ok()?),
-        };
-        Some((Self { key: i64::try_from(key).ok()?, previous, seq, happened, skip, body }, rest))
     }
 }
 
@@ -500,115 +452,4 @@ pub(crate) fn row_max(connection: &Connection) -> Result<i64, Stop> {
         Ok(last.saturating_add(integer(lost_count as u64)))
     });
     Ok(pruned.max(last.optional()?.unwrap_or(0)))
-}
-
-/// Removes rows. The others of their sheaves keep their numbers. A row before damaged bytes stays:
-/// nothing else says which numbers they have.
-pub(crate) fn remove(connection: &Connection, rows: &[i64]) -> Result<(), Stop> {
-    check_bound();
-    let mut rows = rows.to_vec();
-    rows.sort_unstable();
-    rows.dedup();
-    let mut rest = rows.as_slice();
-    while let [row, others @ ..] = rest {
-        rest = others;
-        let Some(sheaf) = Stored::read(connection, base_of(connection, *row)?)? else { continue };
-        let (end, _) = end_of(sheaf.first, &sheaf.more);
-        let here_count = 1 + others.partition_point(|row| *row <= end);
-        let here = &rows[rows.len() - others.len() - 1..][..here_count];
-        rest = &others[here_count - 1..];
-        sheaf.write_again(connection, |number, last| {
-            let stays = match planted(Bug::SheafThrownAway) {
-                true => here.iter().all(|removed| *removed > number),
-                false => here.binary_search(&number).is_err(),
-            };
-            stays.then_some(if last.checked_add(1) == Some(number) { Joins::Last } else { Joins::Nothing })
-        })?;
-    }
-    Ok(())
-}
-
-/// Makes each row of the journal a row of the table. Tests that damage rows want that.
-pub(crate) fn split_all(connection: &Connection) -> Result<(), Stop> {
-    let mut rows = Vec::new();
-    walk(connection, |row| {
-        rows.push(row.number);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    for row in rows {
-        if let Some(sheaf) = Stored::read(connection, row)?.filter(|sheaf| !sheaf.more.is_empty()) {
-            sheaf.write_again(connection, |_, _| Some(Joins::Nothing))?;
-        }
-    }
-    Ok(())
-}
-
-/// A sheaf that is about to be written again.
-struct Stored {
-    first: i64,
-    more: Vec<u8>,
-    /// Whether the bytes behind the first row are none.
-    is_strange: bool,
-}
-
-/// The place of a row that stays.
-enum Joins {
-    Nothing,
-    /// Behind the last one that stays, whose number is the one before.
-    Last,
-}
-
-impl Stored {
-    /// Reads the sheaf that begins with this row.
-    fn read(connection: &Connection, first: i64) -> rusqlite::Result<Option<Self>> {
-        let mut statement = connection.prepare_cached(sql::SHEAF)?;
-        let read = statement.query_row([first, first], |row| {
-            Ok(Self { first, more: more(row, 7)?.to_vec(), is_strange: !is_bytes(row, 7)? })
-        });
-        read.optional()
-    }
-
-    /// Writes the sheaf again. `place` is told the number of each row, and of the last one that
-    /// stays.
-    fn write_again(
-        &self,
-        connection: &Connection,
-        place: impl Fn(i64, i64) -> Option<Joins>,
-    ) -> rusqlite::Result<()> {
-        let (end, lost) = end_of(self.first, &self.more);
-        if self.is_strange {
-            return Ok(());
-        }
-        let mut left: Vec<(i64, Option<Behind<'_>>, Vec<u8>)> = Vec::new();
-        let mut last = i64::MIN;
-        let behind = behind(self.first, &self.more).map(|(number, row, _)| (number, Some(row)));
-        for (number, row) in std::iter::once((self.first, None)).chain(behind) {
-            let place = place(number, last).or((number == end && !lost.is_empty()).then_some(Joins::Nothing));
-            match (place, left.last_mut(), row) {
-                (None, ..) => continue,
-                (Some(Joins::Last), Some((.., bytes)), Some(row)) => row.put(bytes, number),
-                (Some(_), _, row) => left.push((number, row, Vec::new())),
-            }
-            last = number;
-        }
-        left.last_mut().into_iter().for_each(|(.., bytes)| bytes.extend_from_slice(lost));
-        if left.first().is_none_or(|(number, ..)| *number != self.first) {
-            connection.prepare_cached(sql::SHEAF_DELETE)?.execute([self.first])?;
-        }
-        left.into_iter().try_for_each(|(number, row, more)| put(connection, (number, row), more))
-    }
-}
-
-/// Writes a sheaf whose first row is in its columns already, or else is `row`.
-fn put(
-    connection: &Connection,
-    (number, row): (i64, Option<Behind<'_>>),
-    more: Vec<u8>,
-) -> rusqlite::Result<()> {
-    let more = Some(more).filter(|more| !more.is_empty());
-    let Some(Behind { key, previous, seq, happened, skip, body }) = row else {
-        return connection.prepare_cached(sql::SHEAF_CUT)?.execute((number, more)).map(drop);
-    };
-    let mut append = connection.prepare_cached(sql::SHEAF_APPEND)?;
-    append.execute((number, key, previous, integer(seq), happened, skip, body, more)).map(drop)
 }

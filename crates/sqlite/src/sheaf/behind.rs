@@ -1,0 +1,56 @@
+//! A row behind the first one of a sheaf, and how it is written and read.
+
+use crate::packing::put_length;
+
+/// A row behind the first one of a sheaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Behind<'r> {
+    pub(crate) key: i64,
+    pub(crate) previous: Option<i64>,
+    pub(crate) seq: u64,
+    pub(crate) happened: Option<u8>,
+    pub(crate) skip: Option<&'r [u8]>,
+    pub(crate) body: &'r [u8],
+}
+
+impl<'r> Behind<'r> {
+    /// Appends the row with this number: its length, its columns, and its body. A predecessor is a
+    /// distance, and 0 stands for nothing in place of any other column.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>, number: i64) {
+        /// The room for the length, which is written last. It is never longer, because a sheaf is
+        /// not.
+        const LENGTH_BYTES: usize = 2;
+        let start = bytes.len();
+        bytes.extend([0; LENGTH_BYTES]);
+        put_length(bytes, self.key as usize);
+        put_length(bytes, self.previous.map_or(0, |previous| number.wrapping_sub(previous) as usize));
+        put_length(bytes, self.seq as usize);
+        put_length(bytes, self.happened.map_or(0, |happened| usize::from(happened) + 1));
+        put_length(bytes, self.skip.map_or(0, |skip| skip.len() + 1));
+        bytes.extend_from_slice(self.skip.unwrap_or_default());
+        bytes.extend_from_slice(self.body);
+        let length = (bytes.len() - start - LENGTH_BYTES) as u16;
+        bytes[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// Splits off the row with this number, and returns the bytes behind it.
+    pub(crate) fn split(number: i64, bytes: &'r [u8]) -> Option<(Self, &'r [u8])> {
+        let (length, rest) = bytes.split_first_chunk::<2>()?;
+        let (row, rest) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+        let (columns, row) = postcard::take_from_bytes::<(u64, u64, u64, u16, u16)>(row).ok()?;
+        let (key, distance, seq, happened, skip) = columns;
+        let (skip, body) = match skip {
+            0 => (None, row),
+            length => row.split_at_checked(usize::from(length) - 1).map(|(skip, body)| (Some(skip), body))?,
+        };
+        let previous = match distance {
+            0 => None,
+            distance => Some(number.checked_sub_unsigned(distance)?),
+        };
+        let happened = match happened {
+            0 => None,
+            happened => Some(u8::try_from(happened - 1).ok()?),
+        };
+        Some((Self { key: i64::try_from(key).ok()?, previous, seq, happened, skip, body }, rest))
+    }
+}
