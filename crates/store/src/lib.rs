@@ -9,7 +9,8 @@
 //! their answer; and [`conformance`], the table of cases that every store must pass.
 //!
 //! Deliberately absent: SQL, threads, retries. A store receives its clock from outside and reads it
-//! when it applies an operation, not when the operation is queued.
+//! when it applies an operation, not when the operation is queued. Only a first [`Stretch`] brings
+//! the time of its start.
 
 mod answer;
 pub mod conformance;
