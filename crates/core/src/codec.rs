@@ -61,6 +61,13 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     encode_behind(Vec::with_capacity(256), value)
 }
 
+/// Returns bytes that begin as those of every value do, with room for so many more.
+pub(crate) fn begun(byte_count: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(byte_count + 1);
+    bytes.push(VERSION);
+    bytes
+}
+
 /// Appends the bytes of `value`.
 pub fn encode_behind<T: Serialize>(mut bytes: Vec<u8>, value: &T) -> Vec<u8> {
     bytes.push(VERSION);

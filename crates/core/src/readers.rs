@@ -93,6 +93,9 @@ fn entry(bytes: &[u8]) -> Verdict {
     if let Some(entry) = &found {
         let expected = Happening::of(&entry.event).map(|happening| (entry.at, happening));
         assert_eq!(Entry::happening_of(bytes), expected, "its beginning says the same");
+        let written = entry.encode();
+        assert_eq!(written, codec::encode(entry), "the short way writes the same");
+        assert_eq!(Entry::meaning_of(&written), Happening::of(&entry.event), "likewise");
         if let Some(folded) = Execution::fold(at(), u32::MAX, [entry]) {
             look_at(&folded);
         }

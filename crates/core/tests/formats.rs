@@ -439,12 +439,20 @@ fn what_an_entry_means_is_seen_without_reading_all_of_it() {
         let bytes = codec::encode(&entry);
         let expected = Happening::of(&entry.event).map(|happening| (at, happening));
         assert_eq!(Entry::happening_of(&bytes), expected, "{}", entry.event.word());
+        for (seq, at) in [(1, at), (u64::MAX, Timestamp::MAX), (1 << 63, Timestamp::from_micros(-1))] {
+            let bytes = codec::encode(&Entry { seq, at, ..entry.clone() });
+            assert_eq!(Entry::meaning_of(&bytes), Happening::of(&entry.event), "{}", entry.event.word());
+        }
         if let Some((_, happening)) = expected {
             assert_eq!(Entry::happening_of(&bytes[..13]), expected, "the beginning is enough");
             assert_eq!(Happening::from_number(happening as u8), Some(happening));
         }
     }
     assert_eq!(Entry::happening_of(&[]), None);
+    for length in 0..20 {
+        assert_eq!(Entry::meaning_of(&[1; 20][..length]), None);
+        assert_eq!(Entry::meaning_of(&[0xff; 20][..length]), None);
+    }
 }
 
 #[test]
