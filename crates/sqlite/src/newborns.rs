@@ -17,7 +17,7 @@
 //!
 //! It is seldom much too low, because old newborns settle.
 
-use std::collections::BTreeMap;
+mod ordered;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Epoch, SessionId};
@@ -30,15 +30,14 @@ use crate::place::{self, Holder, Place};
 use crate::rows::{integer, number};
 use crate::sql;
 
+pub(crate) use ordered::Ordered;
+
 /// The most newborns that settle with one heartbeat.
 const SETTLED_COUNT_MAX: usize = 128;
 
-/// The newborns of one session, each with the number of heartbeats before its birth.
-pub(crate) type OfSession = BTreeMap<i64, u64>;
-
 #[derive(Debug, Default)]
 pub(crate) struct Newborns {
-    known: BySession<OfSession>,
+    known: BySession<Ordered>,
     /// The changes of the current transaction, to be undone with it.
     changes: Vec<Change>,
 }
@@ -46,14 +45,14 @@ pub(crate) struct Newborns {
 #[derive(Debug)]
 enum Change {
     Opened(SessionId),
-    Closed(SessionId, OfSession),
+    Closed(SessionId, Ordered),
     Added(SessionId, i64),
     Removed(SessionId, i64, u64),
 }
 
 impl Newborns {
     /// Begins to keep the newborns of a session.
-    pub(crate) fn open(&mut self, session: SessionId, known: OfSession) {
+    pub(crate) fn open(&mut self, session: SessionId, known: Ordered) {
         self.close(session);
         self.known.insert(session, known);
         self.changes.push(Change::Opened(session));
@@ -76,21 +75,27 @@ impl Newborns {
     /// Removes an execution that is no newborn any longer, if it was one.
     pub(crate) fn remove(&mut self, session: SessionId, key: i64) {
         let known = self.known.get_mut(&session);
-        if let Some(beat) = known.and_then(|known| known.remove(&key)) {
+        if let Some(beat) = known.and_then(|known| known.remove(key)) {
             self.changes.push(Change::Removed(session, key, beat));
         }
     }
 
     /// Returns the lowest key of a session's newborns.
     fn first(&self, session: SessionId) -> Option<i64> {
-        self.known.get(&session)?.keys().next().copied()
+        self.known.get(&session)?.first()
+    }
+
+    /// Returns the key from which on a session has newborns, if they are known here. The number in
+    /// the row of the session is as old as its last heartbeat.
+    pub(crate) fn all_from(&self, session: SessionId) -> Option<i64> {
+        self.known.get(&session).map(|known| known.first().unwrap_or(i64::MAX))
     }
 
     /// Returns the newborns of a session that are old enough to settle, up to a bound.
     fn old(&self, session: SessionId, beat_count: u64) -> Vec<i64> {
-        let known = self.known.get(&session).into_iter().flatten();
-        let old = known.take_while(|(_, beat)| **beat + 2 <= beat_count);
-        old.take(SETTLED_COUNT_MAX).map(|(key, _)| *key).collect()
+        let known = self.known.get(&session).into_iter().flat_map(Ordered::iter);
+        let old = known.take_while(|(_, beat)| beat + 2 <= beat_count);
+        old.take(SETTLED_COUNT_MAX).map(|(key, _)| key).collect()
     }
 
     pub(crate) fn mark(&self) -> usize {
@@ -107,10 +112,10 @@ impl Newborns {
                 Change::Opened(session) => _ = self.known.remove(&session),
                 Change::Closed(session, known) => _ = self.known.insert(session, known),
                 Change::Added(session, key) => {
-                    self.known.entry(session).and_modify(|known| _ = known.remove(&key));
+                    self.known.entry(session).and_modify(|known| _ = known.remove(key));
                 }
                 Change::Removed(session, key, beat) => {
-                    self.known.entry(session).and_modify(|known| _ = known.insert(key, beat));
+                    self.known.entry(session).and_modify(|known| known.insert(key, beat));
                 }
             }
         }
@@ -349,6 +354,23 @@ mod tests {
         beat(&ours, session);
         assert!(!is_newborn(&ours, key) && !is_newborn(&ours, later));
         assert_eq!(from_of(&ours, session), later + 1);
+    }
+
+    #[test]
+    fn a_session_that_ends_looks_at_no_row_before_its_newborns() {
+        let (_folder, ours, theirs) = pair();
+        let session = register(&ours, "default");
+        let keys = ["a", "b", "c"].map(|id| born(&ours, session, id));
+        let first_end = move |batch: &mut Batch<'_>| {
+            let tallies = &mut batch.tallies;
+            tallies.newborns.remove(session, keys[0]);
+            Ok((tallies.newborns.all_from(session), from(batch.connection, session)?, keys[1]))
+        };
+        let (known, written, second) = inside(&ours, first_end).unwrap();
+        assert_eq!((known, written), (Some(second), second - 1));
+        // Others know only the number in the row.
+        let of_others = inside(&theirs, move |batch| Ok(batch.tallies.newborns.all_from(session)));
+        assert_eq!(of_others.unwrap(), None);
     }
 
     /// A session that counts its leases anew does not know whose lease a damaged row shows.

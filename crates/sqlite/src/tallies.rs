@@ -39,7 +39,7 @@ pub(crate) struct Given {
 }
 
 impl Tallies {
-    pub(crate) fn open(&mut self, session: SessionId, (tally, newborns): (Tally, newborns::OfSession)) {
+    pub(crate) fn open(&mut self, session: SessionId, (tally, newborns): (Tally, newborns::Ordered)) {
         self.set(session, Some(tally));
         self.newborns.open(session, newborns);
     }
@@ -135,7 +135,7 @@ pub(crate) fn counted(
     connection: &Connection,
     session: SessionId,
     taken: Digest,
-) -> rusqlite::Result<(Tally, newborns::OfSession)> {
+) -> rusqlite::Result<(Tally, newborns::Ordered)> {
     let mut statement = connection.prepare_cached(sql::SESSION_LEASES_AFTER)?;
     let mut rows = statement.query([place::held(session), -1, -1, -1])?;
     let (mut old, mut last_beat) = (taken, 0);
@@ -148,7 +148,7 @@ pub(crate) fn counted(
         let (Ok(epoch), Ok(place)) = (epoch(row, 1), Place::read(row, 2)) else { continue };
         count(row.get(0)?, epoch, place.holder().map_or(0, |holder| holder.beat));
     }
-    let mut newborns = newborns::OfSession::new();
+    let mut newborns = newborns::Ordered::default();
     for newborns::Found { key, lease } in newborns::found(connection, session)? {
         // An unreadable lease belongs to nobody. But its row must be found when the session ends.
         newborns.insert(key, lease.map_or(0, |(_, beat)| beat));

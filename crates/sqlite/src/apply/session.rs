@@ -188,7 +188,10 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     let mut release = batch.connection.prepare_cached(sql::SESSION_RELEASE)?;
     let settled = release.execute((place::held(session), ready_at, takeovers, look_at))?;
     // The index of places leaves the newborns out.
-    let from = newborns::from(batch.connection, session)?;
+    let from = match batch.tallies.newborns.all_from(session) {
+        Some(from) => from,
+        None => newborns::from(batch.connection, session)?,
+    };
     let mut release = batch.connection.prepare_cached(sql::SESSION_RELEASE_NEWBORNS)?;
     let from = if planted(Bug::NewbornsNotReleased) { i64::MAX } else { from };
     let newborn = release.execute((place::newborn(session), ready_at, takeovers, look_at, from))?;
