@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Execution};
-use abide_store::Leased;
+use abide_store::{Leased, Opening};
 
-use crate::driver::{Driver, End, Opening};
+use crate::driver::{Driver, End};
 use crate::engine::Inner;
 use crate::mailbox::Mailbox;
 use crate::runtime::BoxFuture;
@@ -49,14 +49,14 @@ impl Inner {
     }
 
     /// Returns the runner of an execution's code.
-    fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Box<Leased>) -> BoxFuture<End> {
+    fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, mut leased: Box<Leased>) -> BoxFuture<End> {
         let driver = match self.driver_of(&leased.execution) {
             Ok(driver) => driver,
             Err(end) => return Box::pin(std::future::ready(end)),
         };
         // Not through `begin_seated`: a seat is large.
-        let (seat, opening) = Seat::new(self.clone(), mailbox, leased);
-        driver.begin(seat, opening)
+        let opening = std::mem::take(&mut leased.opening);
+        driver.begin(Seat::new(self.clone(), mailbox, leased), opening)
     }
 
     /// Returns the runner of the code of an execution that has its seat.

@@ -23,11 +23,11 @@ use std::task::{Context, Poll};
 use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Body, Epoch, Execution, Kind, Lease, Message, Refusal, Start, Timestamp, Version};
 use abide_store::{
-    Answer, Commit, CommitOutcome, Committed, Error, ExecutionKey, InboxPage, Leased, Record, Stretch,
+    Answer, Commit, CommitOutcome, Committed, Error, ExecutionKey, InboxPage, Leased, Opening, Stretch,
     Unanswered,
 };
 
-use crate::driver::{Driver, End, Opening};
+use crate::driver::{Driver, End};
 use crate::engine::Inner;
 use crate::ledger::started;
 use crate::mailbox::Mailbox;
@@ -98,9 +98,10 @@ impl Begun {
         }
         let (birth, mailbox) = (Arc::<Birth>::default(), Arc::<Mailbox>::default());
         let at = engine.runtime.now();
-        let leased = unborn(engine, (&message.to, start), at);
+        let mut leased = unborn(engine, (&message.to, start), at);
         let (lease, address) = (leased.lease, message.to.clone());
-        let (seat, opening) = Seat::unborn(engine.clone(), mailbox.clone(), (leased, birth.clone()));
+        let opening = std::mem::take(&mut leased.opening);
+        let seat = Seat::unborn(engine.clone(), mailbox.clone(), (leased, birth.clone()));
         let mut running = driver.begin(seat, opening);
         let polled = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx)));
         if !matches!(polled, Ok(Poll::Pending)) {
@@ -161,15 +162,11 @@ impl Drop for Begun {
 }
 
 impl Seat {
-    /// Seats an execution that does not exist yet, and opens its journal.
-    fn unborn(
-        engine: Arc<Inner>,
-        mailbox: Arc<Mailbox>,
-        (leased, birth): (Box<Leased>, Arc<Birth>),
-    ) -> (Self, Opening) {
-        let (mut seat, opening) = Self::new(engine, mailbox, leased);
+    /// Seats an execution that does not exist yet.
+    fn unborn(engine: Arc<Inner>, mailbox: Arc<Mailbox>, (leased, birth): (Box<Leased>, Arc<Birth>)) -> Self {
+        let mut seat = Self::new(engine, mailbox, leased);
         seat.ledger.await_birth(birth);
-        (seat, opening)
+        seat
     }
 
     /// Whether the execution does not exist, as far as is known here.
@@ -203,8 +200,7 @@ fn unborn(engine: &Inner, (address, start): (&Address, &Arc<Start>), at: Timesta
         unclaimed: None,
         is_first: true,
         execution,
-        journal: vec![Record::of(&entry)],
-        first: Some(Box::new(entry)),
+        opening: Opening::Born(entry),
         inbox: InboxPage::default(),
     })
 }

@@ -7,9 +7,9 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use abide_core::{Command, Entry, care};
-use abide_store::Hold;
+use abide_store::{Hold, Opening};
 
-use crate::driver::{Driver, End, Opening};
+use crate::driver::{Driver, End};
 use crate::runtime::BoxFuture;
 use crate::seat::{Leave, Seat};
 

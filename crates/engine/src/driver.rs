@@ -1,7 +1,7 @@
 //! The part that computes an execution's next commands.
 
-use abide_core::{Entry, Event};
-use abide_store::{Error, Record, Unreadable};
+use abide_core::Event;
+use abide_store::{Error, Opening, Unreadable};
 
 use crate::runtime::BoxFuture;
 use crate::seat::Seat;
@@ -32,26 +32,6 @@ pub trait Driver: Send + Sync + 'static {
     /// at any time, as if it had never been there.
     fn begins_with_plain_code(&self) -> bool {
         false
-    }
-}
-
-/// The beginning of the journal of a leased execution.
-#[derive(Debug)]
-pub struct Opening {
-    /// The first page; further ones are [read](abide_store::View::read) from the store.
-    pub journal: Vec<Record>,
-    /// The first entry, if the store had it at hand.
-    pub first: Option<Box<Entry>>,
-}
-
-impl Opening {
-    /// Returns the first entry of the run.
-    pub fn first_entry(&mut self) -> Result<Entry, Error> {
-        match (self.first.take(), self.journal.first()) {
-            (Some(entry), _) => Ok(*entry),
-            (None, Some(record)) => record.entry(),
-            (None, None) => Err(Error::Corrupt { what: "its journal is empty".to_owned() }),
-        }
     }
 }
 

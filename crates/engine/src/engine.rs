@@ -432,7 +432,7 @@ impl Inner {
         leased.into_iter().for_each(|leased| self.take_care(leased, Source::Told));
     }
 
-    pub(crate) fn take_care(self: &Arc<Self>, leased: Box<Leased>, source: Source) {
+    pub(crate) fn take_care(self: &Arc<Self>, mut leased: Box<Leased>, source: Source) {
         let (key, lease, address) = (leased.key, leased.lease, leased.address().clone());
         let mailbox = Arc::new(Mailbox::default());
         let Some(former) = self.residents().replace((key, lease), &mailbox, source) else { return };
@@ -442,7 +442,8 @@ impl Inner {
                 self.resident_count.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let (seat, opening) = Seat::new(self.clone(), mailbox.clone(), leased);
+        let opening = std::mem::take(&mut leased.opening);
+        let seat = Seat::new(self.clone(), mailbox.clone(), leased);
         let (running, host) = (Caretaker.begin(seat, opening), None);
         let resident = Resident { key, lease, address, mailbox, host };
         self.runtime.spawn(Box::pin(self.clone().run(resident, running)));

@@ -139,7 +139,7 @@ mod tests {
         Address, By, Entry, Epoch, Event, Execution, ExecutionId, Lease, Namespace, SessionId, Timestamp,
         Version,
     };
-    use abide_store::InboxPage;
+    use abide_store::{InboxPage, Opening};
 
     use super::*;
 
@@ -158,8 +158,7 @@ mod tests {
             suspicion: None,
             unclaimed: None,
             execution,
-            journal: Vec::new(),
-            first: None,
+            opening: Opening::default(),
             is_first: true,
             inbox: InboxPage::default(),
         }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use abide_core::{Entry, Execution, Refusal};
-use abide_store::{Error, ExecutionKey, Read, Record, Snapshot, Store, Target};
+use abide_store::{Error, ExecutionKey, Opening, Read, Record, Snapshot, Store, Target};
 
-use crate::driver::Opening;
 use crate::reading::Reading;
 use crate::runtime::Runtime;
 
@@ -22,7 +21,7 @@ pub(crate) struct Journal {
     page: VecDeque<Record>,
     first: u64,
     /// The first entry, if it came decoded.
-    begin: Option<Box<Entry>>,
+    begin: Option<Entry>,
     loading: Option<Box<Reading<Read, Option<Snapshot>>>>,
 }
 
@@ -41,31 +40,18 @@ impl Journal {
     /// Makes the journal of an execution whose first page is at hand.
     pub(crate) fn new(of: JournalOf<'_>, opening: Opening) -> Self {
         let JournalOf { store, runtime, key, execution } = of;
-        Self {
-            store,
-            runtime,
-            key,
-            run: execution.run(),
-            end: execution.entry_count(),
-            first: opening.journal.first().map_or(1, |record| record.seq),
-            page: opening.journal.into(),
-            begin: opening.first,
-            loading: None,
-        }
+        let (begin, page) = match opening {
+            Opening::Born(entry) => (Some(entry), VecDeque::new()),
+            Opening::Page(records) => (None, records.into()),
+        };
+        let first = page.front().map_or(1, |record: &Record| record.seq);
+        let (run, end) = (execution.run(), execution.entry_count());
+        Self { store, runtime, key, run, end, page, first, begin, loading: None }
     }
 
     /// Makes the journal of a run that has just begun with this entry.
     pub(crate) fn begun(of: JournalOf<'_>, first: Entry) -> Self {
-        let journal = vec![Record::of(&first)];
-        Self::new(of, Opening { journal, first: Some(Box::new(first)) })
-    }
-
-    /// Returns the first entry.
-    pub(crate) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entry, Error>> {
-        match self.begin.take() {
-            Some(entry) => Poll::Ready(Ok(*entry)),
-            None => self.poll_entry(1, cx),
-        }
+        Self::new(of, Opening::Born(first))
     }
 
     /// Returns the number of entries.
@@ -75,6 +61,9 @@ impl Journal {
 
     /// Returns the entry with this number. Earlier entries are forgotten, up to a page.
     pub(crate) fn poll_entry(&mut self, seq: u64, cx: &mut Context<'_>) -> Poll<Result<Entry, Error>> {
+        if let Some(begin) = self.begin.as_ref().filter(|begin| begin.seq == seq) {
+            return Poll::Ready(Ok(begin.clone()));
+        }
         loop {
             if let Some(record) = self.held(seq) {
                 let entry = record.entry();
@@ -248,7 +237,7 @@ mod tests {
         let store = MemoryStore::new(Arc::new(Zero), Bounds::default());
         let mut leased = born(&store);
         commit(&store, &mut leased, steps(300));
-        let opening = Opening { journal: store_page(&store, leased.key), first: None };
+        let opening = Opening::Page(store_page(&store, leased.key));
         let runtime = crate::sim::Sim::new(1).process(1);
         let of = JournalOf { store: store.clone(), runtime, key: leased.key, execution: &leased.execution };
         let mut journal = Journal::new(of, opening);

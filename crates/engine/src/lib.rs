@@ -64,7 +64,7 @@ pub use board::{
     Standing, StepOptions, UserTransaction, run_key,
 };
 pub use client::{Begun, Blocks, Client, Sent};
-pub use driver::{Driver, End, Opening};
+pub use driver::{Driver, End};
 pub use engine::Engine;
 pub use kept::Kept;
 pub use mailbox::Order;

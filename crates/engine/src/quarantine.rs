@@ -268,10 +268,11 @@ impl Inner {
 pub(crate) async fn run_suspect(
     engine: Arc<Inner>,
     mailbox: Arc<Mailbox>,
-    (leased, record): (Box<Leased>, Record),
+    (mut leased, record): (Box<Leased>, Record),
 ) -> End {
     let (key, address, takeover_count) = (leased.key, leased.address().clone(), leased.takeover_count);
-    let (seat, opening) = Seat::new(engine.clone(), mailbox.clone(), leased);
+    let opening = std::mem::take(&mut leased.opening);
+    let seat = Seat::new(engine.clone(), mailbox.clone(), leased);
     let mut aside = Aside { seat, record, takeover_count, is_marked: false };
     if let AsideEnd::End(end) = aside.turn().await {
         return end;

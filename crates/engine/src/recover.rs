@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Lease, SessionId};
-use abide_store::{Aside, Error, ExecutionKey, Leased, Read, Snapshot, Target, Unreadable};
+use abide_store::{Aside, Error, ExecutionKey, Leased, Opening, Read, Snapshot, Target, Unreadable};
 
 use crate::engine::Inner;
 use crate::failures::Failing;
@@ -217,8 +217,7 @@ fn leased_to(session: SessionId, snapshot: Snapshot) -> Option<Leased> {
         // A lease that was lost with its answer may have called the code before.
         is_first: false,
         execution: snapshot.execution,
-        journal: snapshot.journal,
-        first: None,
+        opening: Opening::Page(snapshot.journal),
         inbox: snapshot.inbox,
     })
 }

@@ -14,7 +14,7 @@ use abide_core::{
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
-use crate::driver::{End, Opening};
+use crate::driver::End;
 use crate::engine::Inner;
 use crate::inbox::{Inbox, Left, Letter};
 use crate::journal::JournalOf;
@@ -86,9 +86,9 @@ impl<'a> Leave<'a> {
 }
 
 impl Seat {
-    /// Seats an execution, and opens its journal.
-    pub(crate) fn new(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Box<Leased>) -> (Self, Opening) {
-        let opening = Opening { journal: std::mem::take(&mut leased.journal), first: leased.first.take() };
+    /// Seats an execution whose [opening](abide_store::Opening) was taken.
+    #[inline]
+    pub(crate) fn new(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Box<Leased>) -> Self {
         let page = std::mem::take(&mut leased.inbox);
         let home = (engine.store.clone(), engine.runtime.clone());
         let inbox = Inbox::new(home, engine.options.mail_bytes_max, (leased.key, leased.lease.epoch), page);
@@ -96,21 +96,8 @@ impl Seat {
         let ledger = Ledger::new(&engine, leased);
         let presence = Presence::new(engine.clone());
         let order = Order::Run;
-        (
-            Self {
-                engine,
-                mailbox,
-                ledger,
-                inbox,
-                order,
-                is_first,
-                cared_epoch: None,
-                sites: None,
-                closing: None,
-                presence,
-            },
-            opening,
-        )
+        let (cared_epoch, sites, closing) = (None, None, None);
+        Self { engine, mailbox, ledger, inbox, order, is_first, cared_epoch, sites, closing, presence }
     }
 
     /// Returns the store and the execution of its journal.
@@ -216,6 +203,11 @@ impl Seat {
             Ok(()) => Poll::Pending,
             Err(error) => Poll::Ready(Seated::Ended(End::from(error))),
         }
+    }
+
+    /// Whether the store was asked for something, and [`poll`](Self::poll) asks for the answer.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.ledger.is_busy() || !self.inbox.is_complete()
     }
 
     /// Does the same for drivers that send no transactions, and only have to know when there is
@@ -566,7 +558,7 @@ impl Seat {
     }
 
     /// Returns a page of the journal of the current run from entry `from` on, for drivers whose
-    /// [opening](Opening) did not have all of it.
+    /// [opening](abide_store::Opening) did not have all of it.
     pub fn page(&self, from: u64) -> Answer<Vec<Record>> {
         const ENTRY_COUNT: usize = 1_024;
         let (target, run) = (Target::Key(self.key()), Some(self.execution().run()));

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Address, Body, Message};
-use abide_store::{Answer, Error, ExecutionKey, Leased, Result, Submit, Submitted};
+use abide_store::{Answer, Error, ExecutionKey, Leased, Result, Submissions, Submit, Submitted};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::birth::Begun;
@@ -42,7 +42,7 @@ pub(crate) struct Submission {
 
 enum Asking {
     Next,
-    Asked(Answer<Vec<Submitted>>),
+    Asked(Answer<Submissions>),
     Paused(BoxFuture<()>),
 }
 
@@ -111,11 +111,13 @@ impl Submission {
     /// Makes the request. The first time, the execution that it starts may begin before that, if
     /// nothing else is going on. After a lost answer it begins from its records.
     fn submit(&mut self, client: &Client, cx: &mut Context<'_>) -> Submit {
-        let (born_to, alone) = match &client.engine {
+        let (born_to, is_idle) = match &client.engine {
             Some(engine) if engine.0.free_slots() > 0 => (Some(engine.0.session()), engine.0.is_idle()),
             Some(engine) => (None, engine.0.is_idle()),
             None => (None, true),
         };
+        // The executions of a burst are runnable only when the first answers come.
+        let alone = is_idle && client.requests.count() <= 1;
         let is_first = alone && self.tried_count == 0 && !self.is_plain;
         let engine = client.engine.as_ref().filter(|_| is_first && born_to.is_some());
         self.begun = engine.and_then(|engine| Begun::begin(&engine.0, &self.message, cx));
@@ -125,7 +127,7 @@ impl Submission {
 
     /// Whether the execution is to be started once more without its beginning, which may be to
     /// blame for this answer. If it is not, the next answer is the same.
-    fn is_to_begin_later(&mut self, answer: &Result<Vec<Submitted>>) -> bool {
+    fn is_to_begin_later(&mut self, answer: &Result<Submissions>) -> bool {
         let (Some(begun), Err(error)) = (&self.begun, answer) else { return false };
         let may_have_happened = match error {
             Error::Refused(_) if begun.has_transaction() => false,
@@ -146,7 +148,7 @@ impl Submission {
 
     /// Returns the answer to the caller; `None` if the outcome is unknown. A typed refusal such as
     /// full or busy is an answer, unless an earlier attempt may have happened.
-    fn judged(&mut self, client: &Client, answer: Result<Vec<Submitted>>) -> Option<Result<Taken>> {
+    fn judged(&mut self, client: &Client, answer: Result<Submissions>) -> Option<Result<Taken>> {
         match answer {
             Ok(submitted) => {
                 self.tell_start(&submitted);
@@ -305,7 +307,7 @@ impl Drop for Born {
 /// born without our knowing. A beginning is dropped here, unless the store has taken it.
 fn taken(
     client: &Client,
-    (submitted, mut begun): (Vec<Submitted>, Option<Box<Begun>>),
+    (submitted, mut begun): (Submissions, Option<Box<Begun>>),
     was_repeated: bool,
 ) -> Taken {
     let mut taken = Taken { born: Born::default(), is_attached: false, is_known: false };

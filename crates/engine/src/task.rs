@@ -7,10 +7,10 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Command, Entry, Event, Failure, Op, OpKind, Origin, Payload, Timestamp, Waiting};
-use abide_store::Hold;
+use abide_store::{Hold, Opening};
 
 use crate::alarm::ring;
-use crate::driver::{Driver, End, Opening};
+use crate::driver::{Driver, End};
 use crate::mailbox::{Mailbox, Order};
 use crate::panics;
 use crate::registry::{CodeFuture, TaskAttempt, TaskCode};
@@ -21,7 +21,7 @@ use crate::seat::{Leave, Seat};
 pub(crate) struct TaskDriver(pub(crate) Arc<dyn TaskCode>);
 
 impl Driver for TaskDriver {
-    fn begin(&self, seat: Seat, mut opening: Opening) -> BoxFuture<End> {
+    fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
         let start = match opening.first_entry().map(|first| first.event) {
             Ok(Event::Started(start)) => start,
             Ok(other) => return over(End::damaged(format!("its journal begins with {}", other.word()))),

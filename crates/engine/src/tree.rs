@@ -13,9 +13,9 @@ use abide_core::{
     Address, Block, Body, Command, Event, Kind, Message, MessageId, Name, Namespace, Payload, Start, Status,
     TreeOrder,
 };
-use abide_store::{Error, Hold, List, ListCursor, Listing, ParentRun};
+use abide_store::{Error, Hold, List, ListCursor, Listing, Opening, ParentRun};
 
-use crate::driver::{Driver, End, Opening};
+use crate::driver::{Driver, End};
 use crate::mailbox::Order;
 use crate::pauses::Pauses;
 use crate::runtime::BoxFuture;
@@ -55,8 +55,8 @@ struct Teller {
 }
 
 impl Teller {
-    async fn run(mut self, mut opening: Opening) -> End {
-        let order = match order_of(&mut opening) {
+    async fn run(mut self, opening: Opening) -> End {
+        let order = match order_of(&opening) {
             Ok(order) => order,
             Err(reason) => {
                 // A refusal means that the phase lets nothing run anyway.
@@ -173,7 +173,7 @@ impl Teller {
 }
 
 /// Returns the order that an execution was started with.
-fn order_of(opening: &mut Opening) -> Result<TreeOrder, String> {
+fn order_of(opening: &Opening) -> Result<TreeOrder, String> {
     match opening.first_entry().map_err(|error| error.to_string())?.event {
         Event::Started(start) => {
             serde_json::from_slice(start.input.as_bytes()).map_err(|error| error.to_string())

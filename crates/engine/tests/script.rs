@@ -19,11 +19,11 @@ use abide_core::{
 };
 use abide_engine::sim::{Sim, SimProcess};
 use abide_engine::{
-    BoxFuture, Client, CodeFuture, Driver, End, Engine, Leave, Moment, Opening, Options, Order, Registry,
-    Runtime, Seat, TaskAttempt, TaskCode,
+    BoxFuture, Client, CodeFuture, Driver, End, Engine, Leave, Moment, Options, Order, Registry, Runtime,
+    Seat, TaskAttempt, TaskCode,
 };
 use abide_store::memory::MemoryStore;
-use abide_store::{Clock, Error, Record};
+use abide_store::{Clock, Error, Opening, Record};
 use tokio::sync::Notify;
 
 /// One line of a script.
@@ -107,7 +107,7 @@ struct Interpreter {
 
 impl Driver for Interpreter {
     fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
-        let reading = Some(VecDeque::from(opening.journal));
+        let reading = Some(VecDeque::from(opening.into_records()));
         let (effects, story) = (self.effects.clone(), Story::default());
         let mut telling = Telling { seat, reading, page: None, story, effects, alarm: None };
         Box::pin(poll_fn(move |cx| {

@@ -11,8 +11,8 @@ use abide_store::faults::FaultyStore;
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, Error, ExecutionKey, Feed,
     FeedPage, Heartbeat, Hold, Import, Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List,
-    Listing, Notice, Prune, Read, Registered, Retire, Snapshot, Store, Stretch, Submit, Submitted, Trouble,
-    View, Worker, WorkerRow, Workers,
+    Listing, Notice, Prune, Read, Registered, Retire, Snapshot, Store, Stretch, Submissions, Submit,
+    Submitted, Trouble, View, Worker, WorkerRow, Workers,
 };
 use futures_util::FutureExt;
 
@@ -332,10 +332,10 @@ fn is_for_children(body: &Body) -> bool {
 fn nothing<T>(_: &World, _: u32, _: &T) {}
 
 impl Store for MachineStore {
-    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
+    fn submit(&self, submit: Submit) -> Answer<Submissions> {
         self.world.tried(&submit);
         let (sent, asked_at) = (submit.clone(), self.world.sim.now());
-        let observe = move |world: &World, machine, answers: &Vec<Submitted>| {
+        let observe = move |world: &World, machine, answers: &Submissions| {
             world.submitted(machine, (&sent, asked_at), answers);
         };
         self.pass("submit", move |store| store.submit(submit.clone()), observe)

@@ -12,8 +12,8 @@ use abide_core::{
 };
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::{
-    Answer, Changes, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Store, Submit,
-    Submitted, Target, View, Worker,
+    Answer, Changes, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Store,
+    Submissions, Submit, Submitted, Target, View, Worker,
 };
 
 struct SystemClock;
@@ -138,18 +138,14 @@ async fn register(store: &Arc<SqliteStore>) -> SessionId {
     store.register(worker).await.expect("it registers").session
 }
 
-fn submit(
-    store: &Arc<SqliteStore>,
-    session: SessionId,
-    (id, alone): (String, bool),
-) -> Answer<Vec<Submitted>> {
+fn submit(store: &Arc<SqliteStore>, session: SessionId, (id, alone): (String, bool)) -> Answer<Submissions> {
     let start = Start::of(Kind::Workflow, name("probe"), Payload::from(vec![b'x'; 20]));
     let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") };
     let message = Message::new(MessageId::new("start"), to, By::client(), Body::Start(Arc::new(start)));
     store.submit(Submit { messages: vec![message], born_to: Some(session), alone, stretch: None })
 }
 
-fn born(mut submitted: Vec<Submitted>) -> Leased {
+fn born(mut submitted: Submissions) -> Leased {
     match submitted.pop() {
         Some(Submitted::Started(_, Some(leased))) => *leased,
         other => panic!("not born leased: {other:?}"),

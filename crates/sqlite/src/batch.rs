@@ -8,7 +8,7 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_core::{SessionId, Timestamp};
 use abide_store::Clock;
-use rusqlite::{CachedStatement, Connection};
+use rusqlite::Connection;
 
 use tokio::runtime::Handle;
 
@@ -23,6 +23,7 @@ use crate::os::Stopwatch;
 use crate::poll::Poll;
 use crate::rows::SessionState;
 use crate::sql;
+use crate::statements::{Frequent, Prepared, Statements};
 use crate::step_connection::StepConnection;
 use crate::tallies::Tallies;
 use crate::trouble::Troubles;
@@ -142,55 +143,6 @@ pub(crate) struct Batch<'a> {
     pub(crate) statements: Statements<'a>,
 }
 
-/// A statement that most operations use.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Frequent {
-    ExecutionInsert,
-    ExecutionBear,
-    ExecutionBearTop,
-    ExecutionKeep,
-    ExecutionRelease,
-    ExecutionEnd,
-    SheafAppend,
-    SheafAppendOne,
-    InboxInsert,
-}
-
-/// Frequent statements, held for the whole transaction: fetching one from the cache of the
-/// connection costs a tenth of an operation.
-#[derive(Default)]
-pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 9]);
-
-impl<'c> Statements<'c> {
-    fn get(
-        &mut self,
-        connection: &'c Connection,
-        which: Frequent,
-    ) -> rusqlite::Result<&mut CachedStatement<'c>> {
-        let held = &mut self.0[which as usize];
-        match held {
-            Some(statement) => Ok(statement),
-            None => Ok(held.insert(connection.prepare_cached(which.text())?)),
-        }
-    }
-}
-
-impl Frequent {
-    fn text(self) -> &'static str {
-        match self {
-            Self::ExecutionInsert => sql::EXECUTION_INSERT,
-            Self::ExecutionBear => sql::EXECUTION_BEAR,
-            Self::ExecutionBearTop => sql::EXECUTION_BEAR_TOP,
-            Self::ExecutionKeep => sql::EXECUTION_KEEP,
-            Self::ExecutionRelease => sql::EXECUTION_RELEASE,
-            Self::ExecutionEnd => sql::EXECUTION_END,
-            Self::SheafAppend => sql::SHEAF_APPEND,
-            Self::SheafAppendOne => sql::SHEAF_APPEND_ONE,
-            Self::InboxInsert => sql::INBOX_INSERT,
-        }
-    }
-}
-
 /// Effects that happen when the transaction is durable, and are undone when it is not.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
@@ -204,7 +156,7 @@ pub(crate) struct Effects {
 
 impl<'a> Batch<'a> {
     /// Returns a statement that most operations use.
-    pub(crate) fn frequent(&mut self, which: Frequent) -> rusqlite::Result<&mut CachedStatement<'a>> {
+    pub(crate) fn frequent(&mut self, which: Frequent) -> rusqlite::Result<&mut Prepared<'a>> {
         self.statements.get(self.connection, which)
     }
 }

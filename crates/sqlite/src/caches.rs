@@ -45,15 +45,27 @@ pub(crate) struct Caches {
     pub(crate) targets: ByKey<Arc<Target>>,
     /// The parent of the newest child, by namespace and id: children come in series.
     pub(crate) last_parent: Option<(i64, ExecutionId, i64)>,
-    /// An empty buffer for the owner of a new journal.
+    /// Buffers for the owner and the first entry of a new journal, and for its first sheet.
     pub(crate) owner: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) sheet: Vec<u8>,
     /// The journal rows of this transaction that are not in the table yet.
     pub(crate) sheaf: Sheaf,
     pub(crate) execution_key_max: Option<i64>,
     pub(crate) journal_row_max: Option<i64>,
 }
 
+/// The largest buffer for an entry that is kept.
+const BUFFER_BYTES_MAX: usize = 64 * 1_024;
+
 impl Caches {
+    /// Takes back the buffer of an entry, unless a large one has made it large.
+    pub(crate) fn put_away(&mut self, body: Vec<u8>) {
+        if body.capacity() <= BUFFER_BYTES_MAX {
+            self.body = body;
+        }
+    }
+
     /// Makes room: it is simpler to drop everything than to know the age of each item.
     pub(crate) fn trim(&mut self) {
         if self.rows.len() > CACHED_ROW_COUNT_MAX {
@@ -86,12 +98,6 @@ impl Caches {
             Entry::Occupied(known) => Some(known.into_mut()),
             Entry::Vacant(place) => SessionState::read(connection, session)?.map(|found| place.insert(found)),
         })
-    }
-
-    /// Takes the buffer of an owner back.
-    pub(crate) fn put_away(&mut self, mut owner: Vec<u8>) {
-        owner.clear();
-        self.owner = owner;
     }
 
     pub(crate) fn next_execution_key(&mut self, connection: &Connection) -> rusqlite::Result<i64> {

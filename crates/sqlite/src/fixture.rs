@@ -9,8 +9,8 @@ use abide_core::{
 };
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{
-    Changes, Claim, Clock as _, Commit, CommitOutcome, Hold, Leased, Record, Result, Store, Submit,
-    Submitted, Worker,
+    Changes, Claim, Clock as _, Commit, CommitOutcome, Hold, Leased, Record, Result, Store, Submissions,
+    Submit, Worker,
 };
 
 use crate::batch::Batch;
@@ -58,7 +58,7 @@ pub(crate) fn submit(store: &SqliteStore, message: Message) {
     try_submit(store, message).expect("it is taken");
 }
 
-pub(crate) fn try_submit(store: &SqliteStore, message: Message) -> Result<Vec<Submitted>> {
+pub(crate) fn try_submit(store: &SqliteStore, message: Message) -> Result<Submissions> {
     block_on(store.submit(Submit { messages: vec![message], born_to: None, alone: false, stretch: None }))
 }
 

@@ -126,9 +126,10 @@ pub(crate) fn owner_bytes(namespace: i64, id: &str) -> Vec<u8> {
     put_owner(Vec::new(), (namespace, id))
 }
 
-/// Appends the same to `bytes`.
-pub(crate) fn put_owner(bytes: Vec<u8>, owner: (i64, &str)) -> Vec<u8> {
-    codec::encode_behind(bytes, &owner)
+/// Returns the same in a used buffer.
+pub(crate) fn put_owner(mut buffer: Vec<u8>, owner: (i64, &str)) -> Vec<u8> {
+    buffer.clear();
+    codec::encode_behind(buffer, &owner)
 }
 
 /// Returns the namespace and the id of the execution whose journal begins in `row`.

@@ -53,6 +53,7 @@ mod schema;
 mod sheaf;
 mod sheet;
 mod sql;
+mod statements;
 mod step_connection;
 #[doc(hidden)]
 pub mod stepped;

@@ -160,7 +160,7 @@ mod tests {
 
     use abide_core::Namespace;
     use abide_store::conformance::{TestClock, block_on};
-    use abide_store::{Answer, Error, List, Store, Submit, Submitted, Trouble, View};
+    use abide_store::{Answer, Error, List, Store, Submissions, Submit, Trouble, View};
 
     use super::*;
     use crate::fixture::{register, start_of, try_submit};
@@ -207,11 +207,11 @@ mod tests {
         }
 
         /// Starts an execution, and returns the answer.
-        fn start(&self, id: &str) -> abide_store::Result<Vec<Submitted>> {
+        fn start(&self, id: &str) -> abide_store::Result<Submissions> {
             self.start_in(id, Fate::Committed)
         }
 
-        fn start_in(&self, id: &str, fate: Fate) -> abide_store::Result<Vec<Submitted>> {
+        fn start_in(&self, id: &str, fate: Fate) -> abide_store::Result<Submissions> {
             let answer: Answer<_> = self.store.submit(Submit {
                 messages: vec![start_of(id)],
                 born_to: None,

@@ -38,6 +38,25 @@ pub(crate) enum Beside {
 }
 
 impl Pack {
+    /// Returns a pack of this record alone, in a used buffer.
+    pub(crate) fn of_one(buffer: Vec<u8>, record: &Record) -> Self {
+        let mut body = buffer;
+        body.clear();
+        Self::of(body, std::slice::from_ref(record))
+    }
+
+    /// Returns a pack of these records, in an empty buffer.
+    fn of(mut body: Vec<u8>, records: &[Record]) -> Self {
+        body.extend([0; CHECKSUM_BYTES]);
+        for record in records {
+            put_length(&mut body, record.bytes.len());
+            body.extend_from_slice(&record.bytes);
+        }
+        let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
+        let (seq, count) = (records.first().map_or(0, |first| first.seq), records.len() as u64);
+        Self { seq, count, happened: None, body, sum, answer_from: None }
+    }
+
     /// Has `put` append an answer behind the entries, and returns its size.
     pub(crate) fn keep(&mut self, put: impl FnOnce(Vec<u8>) -> Vec<u8>) -> usize {
         let end = self.body.len();
@@ -103,18 +122,12 @@ pub(crate) fn packed(records: &[Record]) -> Packs {
 pub(crate) fn packed_before(records: &[Record], answer_bytes: usize) -> Packs {
     let mut packs = Packs::default();
     let mut rest = records;
-    while let Some(first) = rest.first() {
+    while !rest.is_empty() {
         let (length, happened) = together(rest);
         let (together, others) = rest.split_at(length);
         let size: usize = together.iter().map(|record| record.bytes.len() + 2).sum();
-        let mut body = Vec::with_capacity(size + CHECKSUM_BYTES + 4 + answer_bytes);
-        body.extend([0; CHECKSUM_BYTES]);
-        for record in together {
-            put_length(&mut body, record.bytes.len());
-            body.extend_from_slice(&record.bytes);
-        }
-        let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
-        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum, answer_from: None });
+        let body = Vec::with_capacity(size + CHECKSUM_BYTES + 4 + answer_bytes);
+        packs.push(Pack { happened, ..Pack::of(body, together) });
         rest = others;
     }
     packs
@@ -129,7 +142,7 @@ fn together(records: &[Record]) -> (usize, Option<u8>) {
         if length > 1 && (bytes > PACK_BYTES_MAX || length > PACK_COUNT_MAX) {
             return (length - 1, None);
         }
-        let happened = Entry::happening_of(&record.bytes).map(|(_, happening)| happening as u8);
+        let happened = Entry::meaning_of(&record.bytes).map(|happening| happening as u8);
         if happened.is_some() {
             return (length, happened);
         }

@@ -1,8 +1,8 @@
 //! Sheaves: rows of the journal that are written in one transaction share a row of the table.
 //!
 //! SQLite takes some 3,000 instructions to insert a row, and a few dozen to copy the bytes of one.
-//! So the writer collects the journal rows of a transaction. It inserts as many as fit on a page at
-//! once: the first one in the columns of a row of the table, and the others behind it, in `more`.
+//! So the writer collects the journal rows of a transaction. It inserts as many as fit on four pages
+//! at once: the first one in the columns of a row of the table, and the others behind it, in `more`.
 //! Their numbers follow that of the first one. Each has a checksum of its own.
 //!
 //! Only this module knows where a journal row lies. To everybody else the journal is a table with
@@ -17,18 +17,23 @@ use std::ops::{ControlFlow, Range};
 use abide_core::planted::{Bug, planted};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use crate::batch::{Batch, Frequent};
+use crate::batch::Batch;
 use crate::error::Stop;
 use crate::gaps::{self, Gap};
 use crate::journal::{Found, Link};
 use crate::rows::{count, integer, unsigned};
+use crate::statements::Frequent;
 use crate::{schema, sql};
 
 pub(crate) use behind::Behind;
 pub(crate) use rewriting::{remove, split_all};
 
-/// The most bytes of journal rows in a sheaf of several: so many fit on a page.
-const SHEAF_BYTES_MAX: usize = schema::PAGE_BYTES - 148;
+/// The most bytes of a journal row that shares a row of the table with others: so many fit on a
+/// page.
+const SHARED_BYTES_MAX: usize = schema::PAGE_BYTES - 148;
+/// The most bytes of journal rows in a sheaf of several. To insert a row takes SQLite as long as to
+/// fill several pages, so a sheaf has four. More would make each of its rows slower to read.
+const SHEAF_BYTES_MAX: usize = SHARED_BYTES_MAX + 3 * (schema::PAGE_BYTES - 4);
 /// More rows than a sheaf has: each takes its length, its five columns and its checksum at least.
 const SHEAF_ROWS_MAX: i64 = (SHEAF_BYTES_MAX / 11) as i64;
 
@@ -90,7 +95,7 @@ impl Batch<'_> {
         if !self.caches.sheaf.takes(link.row, size) {
             self.bind_sheaf()?;
         }
-        if size <= SHEAF_BYTES_MAX {
+        if size <= SHARED_BYTES_MAX {
             self.caches.sheaf.push(link, seq, body);
             return Ok(());
         }

@@ -121,7 +121,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     pub(crate) fn new(summary: &Summary, state: &[u8]) -> Self {
-        let mut bytes = Self::begin(summary, state.len());
+        let mut bytes = Self::begin(Vec::new(), summary, state.len());
         put_length(&mut bytes, state.len());
         bytes.extend_from_slice(state);
         Self::prepared(bytes)
@@ -129,8 +129,18 @@ impl Draft {
 
     /// Prepares a sheet with a state that is not encoded yet.
     pub(crate) fn of(summary: &Summary, execution: &Execution) -> Self {
+        Self::reusing(Vec::new(), summary, execution)
+    }
+
+    /// Does the same in a used buffer.
+    pub(crate) fn reusing(buffer: Vec<u8>, summary: &Summary, execution: &Execution) -> Self {
         const STATE_BYTES: usize = 192;
-        Self::prepared(put_part(Self::begin(summary, STATE_BYTES), execution))
+        Self::prepared(put_part(Self::begin(buffer, summary, STATE_BYTES), execution))
+    }
+
+    /// Returns its buffer.
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// Prepares the same sheet again.
@@ -143,8 +153,10 @@ impl Draft {
         Self::prepared(bytes)
     }
 
-    fn begin(summary: &Summary, state_bytes: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(state_bytes + 128);
+    fn begin(buffer: Vec<u8>, summary: &Summary, state_bytes: usize) -> Vec<u8> {
+        let mut bytes = buffer;
+        bytes.clear();
+        bytes.reserve(state_bytes + 128);
         bytes.extend([0; CHECKSUM_BYTES]);
         put_part(bytes, summary)
     }

@@ -179,7 +179,7 @@ mod tests {
 
     use abide_core::{Address, Body, ExecutionId, Message, MessageId, Namespace};
     use abide_store::conformance::{TestClock, block_on};
-    use abide_store::{Answer, Beat, Error, List, Store, Submit, Submitted, View};
+    use abide_store::{Answer, Beat, Error, List, Store, Submissions, Submit, View};
 
     use super::*;
 
@@ -204,7 +204,7 @@ mod tests {
         Pair { folder, ours, theirs, millis }
     }
 
-    fn start(store: &SqliteStore, id: &str) -> Answer<Vec<Submitted>> {
+    fn start(store: &SqliteStore, id: &str) -> Answer<Submissions> {
         let start = abide_core::fixture::flow();
         let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
         let body = Body::Start(start.into());

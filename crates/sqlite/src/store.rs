@@ -9,7 +9,7 @@ use abide_core::{Refusal, SessionId};
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
     IdleHook, Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
-    Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, Worker, WorkerRow, Workers,
+    Registered, Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, Worker, WorkerRow, Workers,
 };
 use rusqlite::Connection;
 
@@ -233,7 +233,7 @@ fn scheduling(alone: bool) -> Scheduling {
 }
 
 impl Store for SqliteStore {
-    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
+    fn submit(&self, submit: Submit) -> Answer<Submissions> {
         let scheduling = scheduling(submit.alone);
         self.write(SubmitWork::new(submit), scheduling)
     }

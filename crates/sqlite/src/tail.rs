@@ -17,7 +17,7 @@ use abide_core::{Execution, Listens, Status, Summary, Timestamp, Version, codec}
 use abide_store::Record;
 use rusqlite::Connection;
 
-use crate::batch::{Batch, Frequent};
+use crate::batch::Batch;
 use crate::caches::CachedRow;
 use crate::error::Stop;
 use crate::journal::{Chain, Found};
@@ -25,6 +25,7 @@ use crate::place::{Columns, Holder, Place};
 use crate::rows::{Written, integer};
 use crate::sheaf::{self, Wanted};
 use crate::sheet::{Base, Draft, Sheet};
+use crate::statements::Frequent;
 use crate::{room, sql};
 
 /// How many rows of the table a tail extends over at most, those of other executions included. A

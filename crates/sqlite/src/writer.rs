@@ -15,12 +15,13 @@ use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::batch::{Batch, Effects, Shared, Statements};
+use crate::batch::{Batch, Effects, Shared};
 use crate::caches::Caches;
 use crate::error::{BatchFailure, Meaning, OpenError};
 use crate::job::{Failed, Ticket};
 use crate::left_out::LeftOut;
 use crate::os::{self, Moment};
+use crate::statements::Statements;
 use crate::step_connection::StepConnection;
 use crate::stepped::Fate;
 use crate::tallies::Tallies;

@@ -17,7 +17,7 @@ use crate::prng::Prng;
 use crate::{
     Answer, Aside, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Import,
     Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered,
-    Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow, Workers,
+    Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, View, Worker, WorkerRow, Workers,
 };
 
 mod notices;
@@ -345,7 +345,7 @@ impl<T> Future for Delayed<T> {
 }
 
 impl Store for FaultyStore {
-    fn submit(&self, mut submit: Submit) -> Answer<Vec<Submitted>> {
+    fn submit(&self, mut submit: Submit) -> Answer<Submissions> {
         let fault = self.next_fault("submit");
         if fault == Fault::NoStretch {
             submit.stretch = None;

@@ -35,8 +35,8 @@ pub use prng::Prng;
 pub use refused::{not_started, not_unread, refused_start};
 pub use seam::{
     Aside, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, IdleHook,
-    Leased, NEWER_PAUSE, Notice, Record, Records, Run, Store, Submit, Submitted, Transacted, Transaction,
-    Unreadable,
+    Leased, NEWER_PAUSE, Notice, Opening, Record, Records, Run, Store, Submissions, Submit, Submitted,
+    Transacted, Transaction, Unreadable,
 };
 pub use stretch::Stretch;
 pub use view::{

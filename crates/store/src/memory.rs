@@ -17,7 +17,7 @@ use abide_core::{Bounds, SessionId, Timestamp};
 use crate::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
     Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, PageBounds, Prune,
-    Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow,
+    Read, Registered, Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, View, Worker, WorkerRow,
     Workers,
 };
 
@@ -96,7 +96,7 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
+    fn submit(&self, submit: Submit) -> Answer<Submissions> {
         self.apply(|state, now| state.submit(submit, now))
     }
 

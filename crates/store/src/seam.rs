@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use abide_core::{
     Address, Entry, Epoch, Execution, Fence, Lease, Message, MessageId, Refusal, SessionId, Summary,
-    Suspicion, Timestamp, Unclaimed, Version, codec,
+    Suspicion, Timestamp, Unclaimed, Version,
 };
 
 use smallvec::SmallVec;
@@ -63,7 +63,7 @@ pub trait Store: View {
     ///
     /// A start may bring its [first stretch](Stretch). If the execution is created and leased to
     /// the session of the offer, the stretch happens in the same transaction.
-    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>>;
+    fn submit(&self, submit: Submit) -> Answer<Submissions>;
 
     /// Leases ready executions to the session: higher priority first, then those that have been
     /// ready for longer. Executions with due timers are ready. Repeating the last request returns
@@ -185,7 +185,7 @@ pub struct Record {
 impl Record {
     /// Creates the record of `entry`.
     pub fn of(entry: &Entry) -> Self {
-        Self { seq: entry.seq, bytes: codec::encode(entry) }
+        Self { seq: entry.seq, bytes: entry.encode() }
     }
 
     /// Decodes the entry in this record.
@@ -240,6 +240,10 @@ pub enum Submitted {
     /// The message had arrived before; it may be read or unread.
     Duplicate(ExecutionKey),
 }
+
+/// The outcomes of the messages of a submit, in their order. One of them takes no memory of its
+/// own: nearly every submit has one message.
+pub type Submissions = SmallVec<[Submitted; 1]>;
 
 /// A request for executions to run.
 #[derive(Clone, Debug)]
@@ -299,13 +303,46 @@ pub struct Leased {
     pub is_first: bool,
     /// Its state.
     pub execution: Execution,
-    /// The first page of its journal.
-    pub journal: Vec<Record>,
-    /// The first entry of the journal, if the store has it at hand, as it does for a newborn
-    /// execution.
-    pub first: Option<Box<Entry>>,
+    /// The beginning of its journal.
+    pub opening: Opening,
     /// The first page of its unread messages.
     pub inbox: InboxPage,
+}
+
+/// The beginning of the journal of a leased execution.
+#[derive(Clone, Debug)]
+pub enum Opening {
+    /// The only entry, of an execution that was just born.
+    Born(Entry),
+    /// The first page; further ones are [read](View::read) from the store.
+    Page(Vec<Record>),
+}
+
+impl Default for Opening {
+    fn default() -> Self {
+        Self::Page(Vec::new())
+    }
+}
+
+impl Opening {
+    /// Returns the first page.
+    pub fn into_records(self) -> Vec<Record> {
+        match self {
+            Self::Born(entry) => vec![Record::of(&entry)],
+            Self::Page(records) => records,
+        }
+    }
+
+    /// Returns the first entry of the run.
+    pub fn first_entry(&self) -> Result<Entry> {
+        match self {
+            Self::Born(entry) => Ok(entry.clone()),
+            Self::Page(records) => match records.first() {
+                Some(record) => record.entry(),
+                None => Err(Error::Corrupt { what: "its journal is empty".to_owned() }),
+            },
+        }
+    }
 }
 
 /// One commit of one execution. A clone of it is the same commit: sending both makes it happen

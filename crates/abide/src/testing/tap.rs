@@ -8,7 +8,7 @@ use abide_core::SessionId;
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Commit, CommitOutcome, Feed, FeedPage, Heartbeat, Import, Imported,
     InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Retire,
-    Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow, Workers,
+    Snapshot, Store, Submissions, Submit, Trouble, View, Worker, WorkerRow, Workers,
 };
 
 /// The fate of a commit.
@@ -50,7 +50,7 @@ impl Tap {
 }
 
 impl Store for Tap {
-    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
+    fn submit(&self, submit: Submit) -> Answer<Submissions> {
         self.pass(|store| store.submit(submit))
     }
 

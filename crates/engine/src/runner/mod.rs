@@ -40,10 +40,10 @@ use abide_core::{
     KeyHasher, Message, MessageId, Name, Op, OpIndex, OpKind, Origin, Outcome, Payload, Refusal, Remedied,
     Remedy, SiteMark, Timestamp, Waits,
 };
-use abide_store::Hold;
+use abide_store::{Hold, Opening};
 
 use crate::board::{Board, BoardState, Delivery, Interrupt, OpState, Request, RootWaker, Site};
-use crate::driver::{Driver, End, Opening};
+use crate::driver::{Driver, End};
 use crate::inbox::{Left, Letter};
 use crate::journal::Journal;
 use crate::line::Line;
@@ -209,8 +209,18 @@ impl Future for Runner {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         self.seat.enter(cx);
-        for _ in 0..TURN_COUNT_MAX {
-            match self.turn(cx) {
+        for nth in 0..TURN_COUNT_MAX {
+            // News that come meanwhile wake this task once more. Only the answers that it asks for
+            // do so after it has looked for them.
+            let seated = match nth == 0 || self.seat.awaits_answer() {
+                true => self.seat.poll(cx),
+                false => Poll::Pending,
+            };
+            let turn = match seated {
+                Poll::Ready(seated) => self.seated(seated),
+                Poll::Pending => self.turn(cx),
+            };
+            match turn {
                 TurnResult::Progress => self.idle_since = None,
                 TurnResult::Idle => {
                     let waits_outside = self.waits_outside();
@@ -231,9 +241,6 @@ impl Future for Runner {
 
 impl Runner {
     fn turn(&mut self, cx: &mut Context<'_>) -> TurnResult {
-        if let Poll::Ready(seated) = self.seat.poll(cx) {
-            return self.seated(seated);
-        }
         if self.seat.is_closing() {
             return TurnResult::Idle;
         }

@@ -160,7 +160,7 @@ impl Runner {
 
     /// Reads the first entry, which has the input, and calls the code.
     fn begin(&mut self, cx: &mut Context<'_>) -> Option<TurnResult> {
-        let entry = match self.run.journal.poll_begin(cx) {
+        let entry = match self.run.journal.poll_entry(1, cx) {
             Poll::Pending => return Some(self.wait_for_page()),
             Poll::Ready(Ok(entry)) => entry,
             Poll::Ready(Err(error)) => return Some(TurnResult::End(End::from(error))),

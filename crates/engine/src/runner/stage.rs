@@ -428,7 +428,12 @@ impl Active {
         // A slot's waker leads back to the board: left there, neither would ever be freed. Calling
         // it informs an operation that was kept elsewhere.
         let shared = &self.board.0;
-        let mut slots = std::mem::take(&mut shared.lock().slots);
+        let mut state = shared.lock();
+        if state.slots.is_empty() {
+            return;
+        }
+        let mut slots = std::mem::take(&mut state.slots);
+        drop(state);
         shared.as_polling(|| {
             slots.values_mut().filter_map(|slot| slot.waker.take()).for_each(Waker::wake);
         });

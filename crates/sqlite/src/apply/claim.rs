@@ -8,7 +8,7 @@ use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Epoch, ExecutionId, Lease, LeaseRow, MessageId, SessionId, Suspicion, Timestamp, Unclaimed, care,
 };
-use abide_store::{Claim, Claimed, ExecutionKey, Leased, NEWER_PAUSE};
+use abide_store::{Claim, Claimed, ExecutionKey, Leased, NEWER_PAUSE, Opening};
 use rusqlite::OptionalExtension;
 
 use super::aside::{set_aside, set_aside_any};
@@ -533,8 +533,7 @@ pub(crate) fn leased(
         unclaimed: found.unclaimed,
         is_first: lease.is_first(found.cared_epoch),
         execution: current.execution.at(Address { namespace, id }),
-        journal,
-        first: None,
+        opening: Opening::Page(journal),
         inbox,
     };
     Ok((leased, bytes))

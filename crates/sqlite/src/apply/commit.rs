@@ -12,7 +12,7 @@ use super::inbox::Put;
 use super::message::Started;
 use super::session;
 use crate::answers::{self, Keep};
-use crate::batch::{Batch, Frequent};
+use crate::batch::Batch;
 use crate::caches::{CachedRow, Newest};
 use crate::error::Stop;
 use crate::job::Operation;
@@ -21,6 +21,7 @@ use crate::mail::read_sum;
 use crate::place::{Columns, Holder, Place};
 use crate::rows::{LeaseState, Target, Written, indexed, integer};
 use crate::sheet::Draft;
+use crate::statements::Frequent;
 use crate::tail::{Steady, TAIL_ROWS};
 use crate::tallies::Given;
 use crate::view::address;
@@ -118,6 +119,49 @@ fn is_plain(commit: &Commit) -> bool {
         && changes.consumed.is_empty()
         && changes.outgoing.is_empty()
         && Steady::of(&changes.summary).is_some()
+}
+
+/// The row of an execution, as a commit leaves it.
+struct NewRow<'s> {
+    key: i64,
+    /// The epoch, the place and the version that it has until then.
+    fence: (i64, i64, i64),
+    head: i64,
+    sheet: &'s [u8],
+    version: i64,
+}
+
+impl NewRow<'_> {
+    /// Writes it, with a new place, if it has one. Returns the number of rows.
+    fn write(self, batch: &mut Batch<'_>, to: Option<Place>) -> rusqlite::Result<usize> {
+        let Self { key, fence: (epoch, place, before), head, sheet, version } = self;
+        match to {
+            None => {
+                let keep = batch.frequent(Frequent::ExecutionKeep)?;
+                keep.keep(&[(2, epoch), (3, place)])?;
+                keep.bind(1, key)?;
+                keep.bind(4, before)?;
+                keep.bind(5, head)?;
+                keep.bind(6, sheet)?;
+                keep.bind(7, version)?;
+                keep.run()
+            }
+            Some(Place::Finished(at)) => {
+                let end = batch.frequent(Frequent::ExecutionEnd)?;
+                end.keep(&[(2, epoch), (3, place), (4, before), (8, version)])?;
+                end.bind(1, key)?;
+                end.bind(5, head)?;
+                end.bind(6, sheet)?;
+                end.bind(7, at.as_micros())?;
+                end.run()
+            }
+            Some(released) => {
+                let Columns { place: to, rank, place_at } = released.columns();
+                let release = batch.frequent(Frequent::ExecutionRelease)?;
+                release.execute((key, epoch, place, before, head, sheet, to, rank, place_at, version))
+            }
+        }
+    }
 }
 
 /// The place and the time for care of an execution that its holder does not keep.
@@ -413,21 +457,8 @@ impl CommitWork {
         let draft = self.sheet.get_or_insert_with(|| Draft::new(&changes.summary, &changes.state));
         let sheet = draft.padded(cold, marks, anchor, |length| room::filled(length, room));
         let length = sheet.len();
-        let changed = match to {
-            None => {
-                let keep = batch.frequent(Frequent::ExecutionKeep)?;
-                keep.execute((key, epoch, place, before, head, sheet, now))?
-            }
-            Some(Place::Finished(at)) => {
-                let end = batch.frequent(Frequent::ExecutionEnd)?;
-                end.execute((key, epoch, place, before, head, sheet, at.as_micros(), now))?
-            }
-            Some(released) => {
-                let Columns { place: to, rank, place_at } = released.columns();
-                let release = batch.frequent(Frequent::ExecutionRelease)?;
-                release.execute((key, epoch, place, before, head, sheet, to, rank, place_at, now))?
-            }
-        };
+        let row = NewRow { key, fence: (epoch, place, before), head, sheet, version: now };
+        let changed = row.write(batch, to)?;
         if changed != 1 {
             let what = format!("the row of execution {key} is not what it was a moment ago");
             return Err(Stop::corrupt(what));

@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::message::first_start;
 use crate::answers::{self, Answer, Keeping};
-use crate::batch::{Batch, Frequent};
+use crate::batch::Batch;
 use crate::caches::Inbox;
 use crate::error::Stop;
 use crate::mail::{ARRIVED_FAR, encoded, message, place_behind, read_sum, sort_at, sound_place};
@@ -23,6 +23,7 @@ use crate::notices::Arrived;
 use crate::place::Place;
 use crate::rows::{Target, blob, integer, micros, number, unsigned};
 use crate::sql;
+use crate::statements::Frequent;
 
 /// The outcome of putting a message into an inbox.
 pub(crate) enum Put {

@@ -7,19 +7,21 @@ use abide_core::{
     Address, Entry, Epoch, Event, Execution, Happening, Lease, LeaseRow, Message, SessionId, Start, Status,
     Summary, Timestamp, Version, care,
 };
-use abide_store::{ExecutionKey, InboxPage, Leased, Record};
+use abide_store::{ExecutionKey, InboxPage, Leased, Opening, Record};
 use rusqlite::{OptionalExtension, params};
 
 use super::inbox::Judge;
-use crate::batch::{Batch, Frequent};
+use crate::batch::Batch;
 use crate::caches::{CachedRow, Inbox, Newest};
 use crate::error::Stop;
 use crate::journal::{self, Link};
+use crate::packing::Pack;
 use crate::place::{self, Columns, Holder, Place, ReadyQueue};
 use crate::room::{self, Room};
 use crate::rows::{LeaseState, Target, Written, indexed, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity};
 use crate::sql;
+use crate::statements::Frequent;
 
 /// The outcome of a start.
 pub(crate) enum Started {
@@ -50,9 +52,8 @@ impl Batch<'_> {
         let address = &message.to;
         // Most ids are new, and the insert finds out which are not.
         self.admit(None, message, (Judge::Always, now))?;
-        let (execution, entry) =
-            Execution::start(address.clone(), Arc::clone(start), begins_at.unwrap_or(now));
-        let route = execution.route();
+        let mut begun = Execution::start(address.clone(), Arc::clone(start), begins_at.unwrap_or(now));
+        let route = begun.0.route();
         let interned = self.caches.interned(self.connection)?;
         let known_route = interned.route_of_start(&route);
         if known_route.is_none()
@@ -67,9 +68,12 @@ impl Batch<'_> {
             Some(known) => known,
             None => interned.intern_route(self.connection, route)?,
         };
-        let born = Newborn { execution, entry, namespace, route, offer, now };
-        if let Some(started) = self.insert(born, start)? {
-            return Ok(started);
+        let born = Newborn { begun: &mut begun, namespace, route, offer, now };
+        if let Some((key, lease)) = self.insert(born, start)? {
+            return Ok(match lease {
+                Some(lease) => Started::New(key, Some(leased(begun, key, lease))),
+                None => Started::New(key, None),
+            });
         }
         let existing = existing(self.connection, namespace, address)?;
         let existing =
@@ -78,14 +82,18 @@ impl Batch<'_> {
     }
 
     /// Inserts a new execution. Returns `None` when its id is taken, and then changes nothing.
-    fn insert(&mut self, born: Newborn, start: &Start) -> Result<Option<Started>, Stop> {
-        let Newborn { mut execution, mut entry, namespace, route, offer, now } = born;
+    fn insert(
+        &mut self,
+        born: Newborn<'_>,
+        start: &Start,
+    ) -> Result<Option<(ExecutionKey, Option<Lease>)>, Stop> {
+        let Newborn { begun: (execution, entry), namespace, route, offer, now } = born;
         let summary = execution.summary_at_start(now);
         let queue = ReadyQueue { route, priority: start.priority };
         let place = self.birthplace(&summary, queue, offer, now)?;
         let session = place.session();
         if session.is_none() {
-            (execution, entry) = begun_at((execution, entry), now);
+            begin_at((execution, entry), now);
         }
         let key = self.caches.next_execution_key(self.connection)?;
         let row = self.caches.next_journal_row(self.connection)?;
@@ -111,13 +119,12 @@ impl Batch<'_> {
         };
         let of = (parent, start.parent.as_ref().map(|parent| parent.run));
         let columns = Inserted { key, namespace, of, place, summary: &summary };
-        if self.insert_row(&execution, &mut state, &columns)? == 0 {
+        if self.insert_row(execution, &mut state, &columns)? == 0 {
             self.caches.execution_key_max = Some(key - 1);
             self.caches.journal_row_max = Some(row - 1);
             return Ok(None);
         }
-        let record = Record::of(&entry);
-        self.begin_journal((key, row), &record, (namespace, execution.address().id.as_str()))?;
+        self.begin_journal((key, row), &Record::of(entry), (namespace, execution.address().id.as_str()))?;
         self.tag(start, (namespace, key))?;
         if state.care_at.is_some() {
             self.set_care(key, state.care_at)?;
@@ -127,24 +134,11 @@ impl Batch<'_> {
         let Some(session) = session else {
             // Also for a later start: the sessions have to learn of the new timer.
             self.announce(route)?;
-            return Ok(Some(Started::New(execution_key, None)));
+            return Ok(Some((execution_key, None)));
         };
         self.remember_newborn(key, state);
         self.tallies.bear(key, session, epoch);
-        let leased = Leased {
-            key: execution_key,
-            lease: Lease { session, epoch },
-            version: Version(0),
-            takeover_count: 0,
-            suspicion: None,
-            unclaimed: None,
-            is_first: true,
-            execution,
-            journal: vec![record],
-            first: Some(Box::new(entry)),
-            inbox: InboxPage::default(),
-        };
-        Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
+        Ok(Some((execution_key, Some(Lease { session, epoch }))))
     }
 
     /// Writes the first row of a journal.
@@ -155,11 +149,11 @@ impl Batch<'_> {
         owner: (i64, &str),
     ) -> Result<(), Stop> {
         let owner = journal::put_owner(std::mem::take(&mut self.caches.owner), owner);
-        for pack in journal::packed(std::slice::from_ref(first)).iter_mut() {
-            let happened = Some(Happening::Began as u8);
-            pack.write(self, &Link { row, key, previous: None, happened, skip: Some(&owner) })?;
-        }
-        self.caches.put_away(owner);
+        let mut pack = Pack::of_one(std::mem::take(&mut self.caches.body), first);
+        let happened = Some(Happening::Began as u8);
+        pack.write(self, &Link { row, key, previous: None, happened, skip: Some(&owner) })?;
+        self.caches.owner = owner;
+        self.caches.put_away(pack.body);
         Ok(())
     }
 
@@ -192,8 +186,8 @@ impl Batch<'_> {
     ) -> Result<usize, Stop> {
         let Inserted { key, namespace, of: (parent, parent_run), place, summary } = inserted;
         let columns @ Columns { place, rank, place_at } = place.columns();
-        let mut sheet = Draft::of(summary, execution);
-        let sheet = sheet.padded(&state.cold, &[], &state.anchor, |length| room::at_birth(length, state));
+        let mut draft = Draft::reusing(std::mem::take(&mut self.caches.sheet), summary, execution);
+        let sheet = draft.padded(&state.cold, &[], &state.anchor, |length| room::at_birth(length, state));
         state.sheet_room(Some(columns));
         state.fill(sheet.len());
         let (id, queue) = (execution.address().id.as_str(), state.queue.number());
@@ -203,13 +197,22 @@ impl Batch<'_> {
         let born_count = match (is_born_leased, parent, parent_run) {
             (true, None, None) => {
                 let bear = self.frequent(Frequent::ExecutionBearTop)?;
-                bear.execute((namespace, id, queue, place, place_at, head, sheet))?
+                bear.keep(&[(1, *namespace), (3, queue), (4, place), (5, place_at)])?;
+                bear.bind(2, id)?;
+                bear.bind(6, head)?;
+                bear.bind(7, sheet)?;
+                bear.run()?
             }
-            (true, ..) => {
+            (true, Some(parent), Some(run)) => {
                 let bear = self.frequent(Frequent::ExecutionBear)?;
-                bear.execute((namespace, id, queue, parent, parent_run, place, place_at, head, sheet))?
+                bear.keep(&[(1, *namespace), (3, queue), (4, *parent), (5, (*run).into())])?;
+                bear.keep(&[(6, place), (7, place_at)])?;
+                bear.bind(2, id)?;
+                bear.bind(8, head)?;
+                bear.bind(9, sheet)?;
+                bear.run()?
             }
-            (false, ..) => {
+            _ => {
                 let insert = self.frequent(Frequent::ExecutionInsert)?;
                 let columns = params![
                     key, namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, status,
@@ -218,6 +221,7 @@ impl Batch<'_> {
                 return Ok(insert.execute(columns)?);
             }
         };
+        self.caches.sheet = draft.into_buffer();
         if born_count == 1 {
             self.number(*key, sql::EXECUTION_RENUMBER)?;
         }
@@ -309,22 +313,43 @@ pub(super) struct Inserted<'a> {
 }
 
 /// An execution that is about to be inserted.
-struct Newborn {
-    execution: Execution,
-    entry: Entry,
+struct Newborn<'a> {
+    /// The execution and its first entry.
+    begun: &'a mut (Execution, Entry),
     namespace: i64,
     route: i64,
     offer: Option<SessionId>,
     now: Timestamp,
 }
 
-/// Returns an execution and its first entry, as it begins at `now`.
-fn begun_at((execution, entry): (Execution, Entry), now: Timestamp) -> (Execution, Entry) {
-    match &entry.event {
-        Event::Started(start) if entry.at != now => {
-            Execution::start(execution.address().clone(), Arc::clone(start), now)
-        }
-        _ => (execution, entry),
+/// Returns an execution, with its first entry, for the session that it was born to.
+#[inline(always)]
+fn leased((execution, entry): (Execution, Entry), key: ExecutionKey, lease: Lease) -> Box<Leased> {
+    // Made where it stays, because it is large.
+    let place = Box::<Leased>::new_uninit();
+    Box::write(
+        place,
+        Leased {
+            key,
+            lease,
+            version: Version(0),
+            takeover_count: 0,
+            suspicion: None,
+            unclaimed: None,
+            is_first: true,
+            execution,
+            opening: Opening::Born(entry),
+            inbox: InboxPage::default(),
+        },
+    )
+}
+
+/// Lets an execution begin at `now`.
+fn begin_at((execution, entry): (&mut Execution, &mut Entry), now: Timestamp) {
+    if let Event::Started(start) = &entry.event
+        && entry.at != now
+    {
+        (*execution, *entry) = Execution::start(execution.address().clone(), Arc::clone(start), now);
     }
 }
 

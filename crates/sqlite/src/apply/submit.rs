@@ -2,7 +2,7 @@
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Body, Message, SessionId, Timestamp};
-use abide_store::{Leased, Submit, Submitted};
+use abide_store::{Leased, Submissions, Submit, Submitted};
 
 use super::inbox::Put;
 use super::message::Started;
@@ -16,22 +16,24 @@ use crate::sql;
 pub(crate) struct SubmitWork {
     messages: Vec<Message>,
     born_to: Option<SessionId>,
-    stretch: Option<StretchWork>,
+    /// In a box, because most have none, and it is large.
+    stretch: Option<Box<StretchWork>>,
 }
 
 impl SubmitWork {
     pub(crate) fn new(submit: Submit) -> Self {
         let Submit { messages, born_to, stretch, .. } = submit;
-        let stretch = stretch.filter(|_| messages.len() == 1).map(|stretch| StretchWork::new(*stretch));
+        let stretch = stretch.filter(|_| messages.len() == 1);
+        let stretch = stretch.map(|stretch| Box::new(StretchWork::new(*stretch)));
         Self { messages, born_to, stretch }
     }
 }
 
 impl Operation for SubmitWork {
-    type Output = Vec<Submitted>;
+    type Output = Submissions;
     const WHAT: &'static str = "submit";
 
-    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Vec<Submitted>, Stop> {
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Submissions, Stop> {
         let now = batch.now();
         let offer = match self.born_to {
             Some(session) => batch.live_session(session, now)?.map(|_| session),
@@ -41,10 +43,10 @@ impl Operation for SubmitWork {
             // A single message is refused before it writes anything.
             let begins_at = self.stretch.as_ref().map(|stretch| stretch.begins_at(now));
             let submitted = submit(batch, message, (offer, now), begins_at)?;
-            return Ok(vec![match &mut self.stretch {
+            return Ok(Submissions::from([match &mut self.stretch {
                 Some(stretch) => stretch.follow(batch, submitted)?,
                 None => submitted,
-            }]);
+            }]));
         }
         submit_all(batch, self, (offer, now))
     }
@@ -58,7 +60,7 @@ impl Operation for SubmitWork {
     }
 
     fn runs_user_code(&self) -> bool {
-        self.stretch.as_ref().is_some_and(StretchWork::runs_user_code)
+        self.stretch.as_ref().is_some_and(|stretch| stretch.runs_user_code())
     }
 }
 
@@ -67,12 +69,12 @@ fn submit_all(
     batch: &mut Batch<'_>,
     work: &SubmitWork,
     offer: (Option<SessionId>, Timestamp),
-) -> Result<Vec<Submitted>, Stop> {
+) -> Result<Submissions, Stop> {
     batch.connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
     let notice_count = batch.effects.notices.messages.len();
     let settled_count = batch.effects.settled.len();
     let counted = batch.tallies.mark();
-    let mut submitted: Vec<Submitted> = Vec::with_capacity(work.messages.len());
+    let mut submitted: Submissions = Submissions::with_capacity(work.messages.len());
     for message in &work.messages {
         match submit(batch, message, offer, None) {
             Ok(one) => {

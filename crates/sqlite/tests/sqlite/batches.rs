@@ -22,7 +22,7 @@ fn blocked(fixture: &Fixture) -> rusqlite::Connection {
 fn queue(
     store: &Arc<SqliteStore>,
     messages: Vec<abide_core::Message>,
-) -> abide_store::Answer<Vec<abide_store::Submitted>> {
+) -> abide_store::Answer<abide_store::Submissions> {
     store.submit(Submit { messages, born_to: None, alone: false, stretch: None })
 }
 

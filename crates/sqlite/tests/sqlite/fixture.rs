@@ -13,7 +13,8 @@ use abide_sqlite::{Options, SqliteStore, StepConnection};
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{
     Beat, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record,
-    Result, Retire, Snapshot, Store, Submit, Submitted, Target, Transacted, Transaction, View, Worker,
+    Result, Retire, Snapshot, Store, Submissions, Submit, Submitted, Target, Transacted, Transaction, View,
+    Worker,
 };
 
 pub(crate) struct Fixture {
@@ -97,7 +98,7 @@ pub(crate) fn signal(id: &str, to: &str) -> Message {
     message(id, to, Body::Signal { name: name("s"), payload: Payload::from("2") })
 }
 
-pub(crate) fn submit(store: &Arc<SqliteStore>, messages: Vec<Message>) -> Result<Vec<Submitted>> {
+pub(crate) fn submit(store: &Arc<SqliteStore>, messages: Vec<Message>) -> Result<Submissions> {
     block_on(store.submit(Submit { messages, born_to: None, alone: false, stretch: None }))
 }
 

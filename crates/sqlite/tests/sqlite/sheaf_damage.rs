@@ -40,9 +40,8 @@ fn p1_no_flipped_bit_hides_the_last_row_of_a_tail() {
         bench.seat = seat(&bench.fixture, &bench.store);
         let answer = bench.claim();
         let leased = bench.together(vec![answer]).remove(0).leased;
-        let counts: Vec<_> =
-            leased.iter().map(|leased| (leased.address().id.as_str(), leased.journal.len())).collect();
-        assert!(!counts.iter().any(|(id, _)| *id == "e1"), "flip {nth}: {counts:?}");
+        let taken: Vec<_> = leased.iter().map(|leased| leased.address().id.as_str()).collect();
+        assert!(!taken.contains(&"e1"), "flip {nth}: {taken:?}");
         let problems = bench.problems();
         assert!(
             problems.iter().any(|problem| problem.contains("execution \"e1\"")),
@@ -51,18 +50,24 @@ fn p1_no_flipped_bit_hides_the_last_row_of_a_tail() {
     }
 }
 
-/// Returns a store with 400 executions, of which one page of the journal cannot be read: the one
-/// that a cell of the root leads to.
-fn with_unreadable_page(nth_cell: usize) -> (Fixture, Arc<SqliteStore>) {
+/// Returns a closed store with 400 executions, so many of which were started at once.
+fn with_executions(count: usize) -> Fixture {
     let fixture = Fixture::new();
     let store = fixture.open();
     let starts: Vec<_> = (1..=400).map(|nth| start(&format!("q-{nth}"))).collect();
-    for some in starts.chunks(100) {
+    for some in starts.chunks(count) {
         submit(&store, some.to_vec()).expect("they are taken");
     }
     store.close();
     let damage = "UPDATE abide_executions SET status = 9 WHERE id IN ('q-1', 'q-400')";
     fixture.raw().execute_batch(damage).expect("the damage can be done");
+    fixture
+}
+
+/// Returns a store where one page of the journal cannot be read: the one that a cell of the root
+/// leads to. Each sheaf fits on a page.
+fn with_unreadable_page(nth_cell: usize) -> (Fixture, Arc<SqliteStore>) {
+    let fixture = with_executions(20);
     let root = "SELECT rootpage FROM sqlite_schema WHERE name = 'abide_journal'";
     let root: i64 = fixture.raw().query_row(root, [], |row| row.get(0)).expect("there is a root");
     let root = (root as usize - 1) * PAGE_BYTES;
@@ -76,9 +81,8 @@ fn with_unreadable_page(nth_cell: usize) -> (Fixture, Arc<SqliteStore>) {
     (fixture, store)
 }
 
-#[test]
-fn a_page_that_cannot_be_read_costs_no_row_before_it() {
-    let (_fixture, store) = with_unreadable_page(1);
+/// Returns the executions whose journal cannot be read. All that lie between two of them are such.
+fn unread(store: &SqliteStore) -> (u32, u32) {
     let is_unread = |nth: &u32| {
         let target = Target::Address(address(&format!("q-{nth}")));
         block_on(store.read(Read { target, run: None, from: 1, limit: 10, with_inbox: false })).is_err()
@@ -86,6 +90,35 @@ fn a_page_that_cannot_be_read_costs_no_row_before_it() {
     let unread: Vec<u32> = (1..=400).filter(is_unread).collect();
     let (first, last) = (unread[0], unread[unread.len() - 1]);
     assert_eq!(unread, (first..=last).collect::<Vec<_>>());
+    (first, last)
+}
+
+/// A sheaf of many rows continues on pages of its own, each of which leads to the next.
+#[test]
+fn a_lost_page_of_a_sheaf_costs_that_sheaf_alone() {
+    let fixture = with_executions(80);
+    change(&fixture.path(), |bytes| {
+        let is_further = |page: &&mut [u8]| page[0] == 0 && page.windows(5).any(|text| text == b"q-110");
+        let page = bytes.chunks_mut(PAGE_BYTES).find(is_further).expect("the sheaf has several pages");
+        assert_ne!(page[..4], [0; 4], "it leads to another");
+        page[..4].fill(0xff);
+    });
+    let store = fixture.open();
+    let (first, last) = unread(&store);
+    assert!(81 <= first && last == 160, "{first} to {last}");
+    let problems = store.verify().expect("it is looked at").problems;
+    for nth in first..=last {
+        let named = format!("execution \"q-{nth}\"");
+        assert!(problems.iter().any(|problem| problem.starts_with(&named)), "{named}: {problems:?}");
+    }
+    let repairs = block_on(store.repair()).expect("it is looked at");
+    assert!(repairs.rebuilt.iter().any(|line| line.contains("q-400")), "{repairs:?}");
+}
+
+#[test]
+fn a_page_that_cannot_be_read_costs_no_row_before_it() {
+    let (_fixture, store) = with_unreadable_page(1);
+    let (first, last) = unread(&store);
     let problems = store.verify().expect("it is looked at").problems;
     let gap = format!("journal row {first} to {last} cannot be read");
     assert!(problems.iter().any(|problem| problem.starts_with(&gap)), "{gap}: {problems:?}");

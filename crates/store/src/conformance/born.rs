@@ -45,7 +45,7 @@ fn start_is_born_leased_to_who_offers(subject: &Subject) {
     let found = subject.look("a");
     assert_eq!((found.lease.session, found.lease.epoch), (Some(seat.session), Epoch(1)));
     assert_eq!(found.ready_at, None);
-    assert_eq!((&leased.execution, &leased.journal), (&found.execution, &found.journal));
+    assert_eq!((&leased.execution, leased.opening.clone().into_records()), (&found.execution, found.journal));
     assert_eq!(seat.lease_count(), 1);
     assert!(subject.seat(worker()).claim_ids(1).is_empty());
 }
@@ -143,7 +143,7 @@ fn child_is_born_leased(subject: &Subject) {
     let mut born = subject.commit(&draft, &mut held).born;
     assert_eq!(born.len(), 1);
     assert_eq!((born[0].lease.session, born[0].lease.epoch), (seat.session, Epoch(1)));
-    assert_eq!(born[0].journal, subject.look("child").journal);
+    assert_eq!(born[0].opening.clone().into_records(), subject.look("child").journal);
     assert_eq!(seat.lease_count(), 1);
     let mut child = Held::of(*born.remove(0));
     subject.record(&mut child, complete());

@@ -80,7 +80,7 @@ fn claim_leases_what_it_gives(subject: &Subject) {
     let found = subject.look("a");
     assert_eq!((found.lease.session, found.lease.epoch), (Some(seat.session), Epoch(1)));
     assert_eq!(found.ready_at, None, "what is held is not ready");
-    assert_eq!((&leased.execution, &leased.journal), (&found.execution, &found.journal));
+    assert_eq!((&leased.execution, leased.opening.clone().into_records()), (&found.execution, found.journal));
     assert_eq!(seat.lease_count(), 1);
 }
 
@@ -215,7 +215,8 @@ fn repeated_claim_tells_the_newest_state(subject: &Subject) {
     subject.record(&mut held, step("one"));
     subject.send(signal("s", "a"));
     let again = seat.send(&claim).leased.remove(0);
-    assert_eq!((again.version, again.journal.len(), again.inbox.messages.len()), (Version(1), 2, 1));
+    let entry_count = again.opening.clone().into_records().len();
+    assert_eq!((again.version, entry_count, again.inbox.messages.len()), (Version(1), 2, 1));
     assert_eq!(again.execution, held.execution);
 }
 

@@ -26,8 +26,7 @@ pub(crate) struct Held {
 impl Held {
     pub(crate) fn of(leased: Leased) -> Self {
         let Leased { key, lease, version, takeover_count, suspicion, execution, .. } = leased;
-        let first = leased.journal.first().expect("the first page has the first entry");
-        let start = start_of(&first.entry().expect("it can be read"));
+        let start = start_of(&leased.opening.first_entry().expect("it can be read"));
         let inbox = leased.inbox.messages;
         Self { key, lease, version, takeover_count, suspicion, start, execution, inbox }
     }

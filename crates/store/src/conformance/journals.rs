@@ -128,8 +128,9 @@ fn lease_brings_the_beginning_of_the_journal(subject: &Subject) {
     grow(subject, &mut held, (400, 100));
     subject.commit(&subject.draft(&held).yielded(), &mut held);
     let leased = seat.claim(1).leased.remove(0);
-    assert!(!leased.journal.is_empty(), "a page is not empty");
-    check_page(&leased.journal, 1);
+    let page = leased.opening.into_records();
+    assert!(!page.is_empty(), "a page is not empty");
+    check_page(&page, 1);
     assert_eq!(leased.execution.entry_count(), 400);
 }
 

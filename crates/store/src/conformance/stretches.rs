@@ -7,7 +7,7 @@ use super::make::{address, child_of, complete, delayed, flow, requiring, signal,
 use super::subject::Seat;
 use super::transactions::transaction;
 use super::{Subject, block_on, table};
-use crate::{Commit, Committed, Error, ExecutionKey, InboxPage, Leased, Record, Stretch, Submit, Submitted};
+use crate::{Commit, Committed, Error, ExecutionKey, InboxPage, Leased, Opening, Stretch, Submit, Submitted};
 
 table![
     stretch_happens_with_its_start,
@@ -83,8 +83,7 @@ pub(super) fn held(address: Address, (start, at): (&Start, Timestamp), session: 
         unclaimed: None,
         is_first: true,
         execution,
-        journal: vec![Record::of(&entry)],
-        first: None,
+        opening: Opening::Born(entry),
         inbox: InboxPage::default(),
     })
 }

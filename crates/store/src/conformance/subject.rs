@@ -10,7 +10,7 @@ use super::{TestClock, UserTable, block_on, make};
 use crate::{
     Agreement, Beat, Claim, Claimed, Clock, CommitOutcome, Committed, Error, ExecutionKey, Feed, FeedFrom,
     FeedItem, FeedPage, Heartbeat, HeldLease, InboxPage, InboxRead, Leases, List, Listing, Notice, Prune,
-    Read, Record, Retire, Snapshot, Store, Submit, Submitted, Target, Worker,
+    Read, Record, Retire, Snapshot, Store, Submissions, Submit, Submitted, Target, Worker,
 };
 
 /// A store and its clock.
@@ -54,7 +54,7 @@ impl Subject {
         message.arrived(self.now())
     }
 
-    pub(crate) fn submit(&self, messages: Vec<Message>) -> crate::Result<Vec<Submitted>> {
+    pub(crate) fn submit(&self, messages: Vec<Message>) -> crate::Result<Submissions> {
         block_on(self.store.submit(Submit { messages, born_to: None, alone: false, stretch: None }))
     }
 
@@ -80,7 +80,7 @@ impl Subject {
         }
     }
 
-    pub(crate) fn start_born(&self, to: &Seat<'_>, messages: Vec<Message>) -> Vec<Submitted> {
+    pub(crate) fn start_born(&self, to: &Seat<'_>, messages: Vec<Message>) -> Submissions {
         let submit = Submit { messages, born_to: Some(to.session), alone: true, stretch: None };
         block_on(self.store.submit(submit)).expect("the messages are taken")
     }

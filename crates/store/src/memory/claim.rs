@@ -4,7 +4,7 @@ use abide_core::{Epoch, Message, SessionId, Timestamp, care, codec};
 
 use super::row::QueuePosition;
 use super::state::MemoryState;
-use crate::{Claim, Claimed, ExecutionKey, Leased, Result};
+use crate::{Claim, Claimed, ExecutionKey, Leased, Opening, Result};
 
 impl MemoryState {
     pub(super) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<Claimed> {
@@ -128,7 +128,10 @@ impl MemoryState {
 
 /// Returns the size that counts towards the bound of a claim.
 fn size(leased: &Leased) -> usize {
-    let journal: usize = leased.journal.iter().map(|record| record.bytes.len()).sum();
+    let journal: usize = match &leased.opening {
+        Opening::Born(entry) => entry.encode().len(),
+        Opening::Page(records) => records.iter().map(|record| record.bytes.len()).sum(),
+    };
     journal + leased.inbox.messages.iter().map(message_size).sum::<usize>()
 }
 

@@ -13,8 +13,8 @@ use abide_core::{
 use super::claim::message_size;
 use super::sessions::Ending;
 use crate::{
-    Commit, Error, ExecutionKey, Hold, InboxCursor, InboxPage, Leased, List, Listed, NEWER_PAUSE, PageBounds,
-    Record, Snapshot, Unreadable, not_unread,
+    Commit, Error, ExecutionKey, Hold, InboxCursor, InboxPage, Leased, List, Listed, NEWER_PAUSE, Opening,
+    PageBounds, Record, Snapshot, Unreadable, not_unread,
 };
 
 /// The longest journal that is folded again at every commit, to check the reported state.
@@ -260,8 +260,7 @@ impl Row {
             unclaimed: self.summary.unclaimed.clone(),
             is_first: lease.is_first(self.summary.cared_epoch),
             execution: self.execution.clone(),
-            journal: Self::page(&self.journal, (1, usize::MAX), page_bounds),
-            first: None,
+            opening: Opening::Page(Self::page(&self.journal, (1, usize::MAX), page_bounds)),
             inbox: self.inbox_page(None, page_bounds),
         }
     }

@@ -11,10 +11,12 @@ use abide_core::{
 use super::admission::Ahead;
 use super::row::Row;
 use super::state::MemoryState;
-use crate::{CommitOutcome, Error, ExecutionKey, Notice, Record, Result, Stretch, Submit, Submitted};
+use crate::{
+    CommitOutcome, Error, ExecutionKey, Notice, Record, Result, Stretch, Submissions, Submit, Submitted,
+};
 
 impl MemoryState {
-    pub(super) fn submit(&mut self, submit: Submit, now: Timestamp) -> Result<Vec<Submitted>> {
+    pub(super) fn submit(&mut self, submit: Submit, now: Timestamp) -> Result<Submissions> {
         let mut submit = submit;
         let stretch = submit.stretch.take().filter(|_| submit.messages.len() == 1);
         let mut ahead = Ahead::of(self, now);
@@ -31,7 +33,7 @@ impl MemoryState {
             .collect::<Vec<_>>();
         // The leases are read after everything is written: an execution that was started together
         // with a signal has it in its inbox.
-        let mut submitted: Vec<_> =
+        let mut submitted: Submissions =
             written.into_iter().map(|(intake, key)| self.submitted(intake, key)).collect();
         if let (Some(stretch), [started]) = (&stretch, submitted.as_mut_slice()) {
             self.follow(stretch, started, now);

@@ -45,7 +45,7 @@ fn leased(names: &impl Names, leased: &Leased) -> String {
         leased.takeover_count,
         leased.suspicion,
         leased.execution,
-        leased.journal.first(),
+        leased.opening.first_entry(),
     )
 }
 
