@@ -298,3 +298,40 @@ fn a_signal_whose_notice_is_lost_with_an_error_is_received_soon() {
         });
     }
 }
+
+#[workflow]
+async fn twice(_ctx: Ctx, n: u64) -> Result<u64> {
+    Ok(2 * n)
+}
+
+#[workflow]
+async fn has_children(ctx: Ctx) -> Result<u64> {
+    let mut children = Vec::new();
+    for n in 0..SIGNAL_COUNT {
+        children.push(ctx.start(twice, n).await?);
+    }
+    let mut sum = 0;
+    for child in children {
+        sum += child.result().await?;
+    }
+    Ok(sum)
+}
+
+/// One poll of the runner finds both. The notice has woken it, and will not do so again.
+#[test]
+fn a_notice_that_comes_with_the_answer_to_a_commit_is_taken_at_once() {
+    for (seed, make) in SEEDS.flat_map(|seed| [(seed, memory as fn(_) -> _), (seed, sqlite)]) {
+        let slow = Chances { delay_permille: 500, delay_poll_count_max: 10, ..Chances::default() };
+        let faulty =
+            |clock: Arc<dyn Clock>| -> Arc<dyn Store> { FaultyStore::seeded(make(clock), seed, slow) };
+        Lab::run_on(seed, faulty, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder).await.unwrap();
+            for nth in 0..10 {
+                let began_at = lab.now();
+                let sum = abide.run(has_children, ()).await.unwrap();
+                assert_eq!(sum, SIGNAL_COUNT * (SIGNAL_COUNT - 1), "seed {seed}");
+                assert_eq!(lab.now(), began_at, "seed {seed}: run {nth} waited for a look at the inbox");
+            }
+        });
+    }
+}

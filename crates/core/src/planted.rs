@@ -101,6 +101,8 @@ bugs! {
     OverflowForgetsMore = "overflow-forgets-more",
     /// A message is taken from its notice although an earlier one is still unknown.
     SignalsOutOfOrder = "signals-out-of-order",
+    /// A seat that takes in an answer of the store leaves the news that came with it.
+    NewsBesideAnswer = "news-beside-answer",
     /// A due timer goes before a deadline that passed earlier, while a commit is under way.
     TimerBeforeDeadline = "timer-before-deadline",
     /// A due timer goes before a message that arrived earlier.

@@ -103,9 +103,14 @@ impl Mailbox {
         self.task.wake();
     }
 
+    /// Whether there is news to take.
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_news.load(Ordering::Acquire)
+    }
+
     /// Takes the news, if there is any.
     pub(crate) fn take(&self) -> Option<News> {
-        if !self.has_news.load(Ordering::Acquire) {
+        if !self.has_news() {
             return None;
         }
         let mut mail = self.lock();

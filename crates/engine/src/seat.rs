@@ -205,9 +205,11 @@ impl Seat {
         }
     }
 
-    /// Whether the store was asked for something, and [`poll`](Self::poll) asks for the answer.
-    pub(crate) fn awaits_answer(&self) -> bool {
-        self.ledger.is_busy() || !self.inbox.is_complete()
+    /// Whether there is something that [`poll`](Self::poll) would take in: an answer of the store,
+    /// or news. One poll may find both, and then takes in the answer alone.
+    pub(crate) fn has_to_take_in(&self) -> bool {
+        let has_news = self.mailbox.has_news() && !planted(Bug::NewsBesideAnswer);
+        self.ledger.is_busy() || !self.inbox.is_complete() || has_news
     }
 
     /// Does the same for drivers that send no transactions, and only have to know when there is

@@ -210,9 +210,7 @@ impl Future for Runner {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         self.seat.enter(cx);
         for nth in 0..TURN_COUNT_MAX {
-            // News that come meanwhile wake this task once more. Only the answers that it asks for
-            // do so after it has looked for them.
-            let seated = match nth == 0 || self.seat.awaits_answer() {
+            let seated = match nth == 0 || self.seat.has_to_take_in() {
                 true => self.seat.poll(cx),
                 false => Poll::Pending,
             };
