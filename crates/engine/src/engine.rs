@@ -312,7 +312,7 @@ impl Inner {
 
     /// Whether only the caller wants to work: then a commit need not go to another thread.
     pub(crate) fn is_alone(&self) -> bool {
-        self.activity().runnable_count <= 1
+        self.activity().runnable_count <= 1 && !self.runtime.has_waiting_tasks()
     }
 
     /// Whether nothing wants to work.

@@ -91,6 +91,11 @@ pub trait Runtime: Clock {
         self.current_task(waker).is_some()
     }
 
+    /// Whether tasks wait for a thread of this runtime. Those do not want one to wait for a disk.
+    fn has_waiting_tasks(&self) -> bool {
+        false
+    }
+
     /// Returns a random number.
     fn random(&self) -> u64;
 
@@ -269,6 +274,10 @@ impl Runtime for TokioRuntime {
         (here.id() == self.handle.id()).then_some(task)
     }
 
+    fn has_waiting_tasks(&self) -> bool {
+        self.handle.metrics().global_queue_depth() > 0
+    }
+
     #[expect(clippy::disallowed_methods, reason = "this is the home of the system's randomness")]
     fn random(&self) -> u64 {
         use std::hash::{BuildHasher, Hasher};
@@ -301,6 +310,26 @@ mod tests {
         runtime.on_each_thread(hook);
         let threads: HashSet<ThreadId> = receiver.iter().take(COUNT).collect();
         assert_eq!(threads.len(), COUNT);
+    }
+
+    /// The only thread is busy, so all new tasks wait for it: in the common queue, but for some that
+    /// it keeps to itself.
+    #[test]
+    fn tasks_wait_while_the_thread_is_busy_with_another() {
+        const COUNT: usize = 1_000;
+        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let seen = tokio.block_on(async {
+            let runtime = TokioRuntime::current().unwrap();
+            let (sender, seen) = channel();
+            let (busy, before) = (runtime.clone(), sender.clone());
+            runtime.spawn(Box::pin(async move {
+                before.send(busy.has_waiting_tasks()).unwrap();
+                (0..COUNT).for_each(|_| busy.spawn(Box::pin(async {})));
+                sender.send(busy.has_waiting_tasks()).unwrap();
+            }));
+            tokio::task::spawn_blocking(move || seen.iter().collect::<Vec<_>>()).await.unwrap()
+        });
+        assert_eq!(seen, [false, true]);
     }
 
     #[test]
