@@ -50,7 +50,7 @@ impl Default for Options {
             page_bounds: PageBounds::default(),
             busy_ms_max: 5_000,
             queue_count_max: 65_536,
-            batch_count_max: 4_096,
+            batch_count_max: 1_024,
             reader_count_max: 4,
             wal_bytes_presized: 64 << 20,
             wal_presized_at_open: false,
