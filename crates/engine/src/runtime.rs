@@ -312,8 +312,8 @@ mod tests {
         assert_eq!(threads.len(), COUNT);
     }
 
-    /// The only thread is busy, so all new tasks wait for it: in the common queue, but for some that
-    /// it keeps to itself.
+    /// The only thread is busy, so all new tasks wait for it: in the common queue, but for some
+    /// that it keeps to itself.
     #[test]
     fn tasks_wait_while_the_thread_is_busy_with_another() {
         const COUNT: usize = 1_000;

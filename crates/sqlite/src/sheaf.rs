@@ -1,9 +1,9 @@
 //! Sheaves: rows of the journal that are written in one transaction share a row of the table.
 //!
 //! SQLite takes some 3,000 instructions to insert a row, and a few dozen to copy the bytes of one.
-//! So the writer collects the journal rows of a transaction. It inserts as many as fit on four pages
-//! at once: the first one in the columns of a row of the table, and the others behind it, in `more`.
-//! Their numbers follow that of the first one. Each has a checksum of its own.
+//! So the writer collects the journal rows of a transaction. It inserts as many as fit on four
+//! pages at once: the first one in the columns of a row of the table, and the others behind it, in
+//! `more`. Their numbers follow that of the first one. Each has a checksum of its own.
 //!
 //! Only this module knows where a journal row lies. To everybody else the journal is a table with
 //! one row for each.
