@@ -318,17 +318,15 @@ mod tests {
     fn tasks_wait_while_the_thread_is_busy_with_another() {
         const COUNT: usize = 1_000;
         let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        let seen = tokio.block_on(async {
-            let runtime = TokioRuntime::current().unwrap();
-            let (sender, seen) = channel();
-            let (busy, before) = (runtime.clone(), sender.clone());
-            runtime.spawn(Box::pin(async move {
-                before.send(busy.has_waiting_tasks()).unwrap();
-                (0..COUNT).for_each(|_| busy.spawn(Box::pin(async {})));
-                sender.send(busy.has_waiting_tasks()).unwrap();
-            }));
-            tokio::task::spawn_blocking(move || seen.iter().collect::<Vec<_>>()).await.unwrap()
-        });
+        let runtime = tokio.block_on(async { TokioRuntime::current().unwrap() });
+        let (sender, seen) = channel();
+        let busy = runtime.clone();
+        runtime.spawn(Box::pin(async move {
+            sender.send(busy.has_waiting_tasks()).unwrap();
+            (0..COUNT).for_each(|_| busy.spawn(Box::pin(async {})));
+            sender.send(busy.has_waiting_tasks()).unwrap();
+        }));
+        let seen: Vec<bool> = seen.iter().collect();
         assert_eq!(seen, [false, true]);
     }
 
