@@ -89,6 +89,7 @@ impl Poll {
                     } else {
                         (patience * 2).min(WATCHED)
                     };
+                    watch.renew();
                     !self.is_closed()
                 }
                 None => self.pause(QUIET),

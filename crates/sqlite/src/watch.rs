@@ -16,7 +16,9 @@ mod platform {
     use super::{Duration, Shared};
     use crate::wal::log_path;
 
-    /// A watch on the file of the log.
+    /// A watch on the file of the log. It reports one write and must then be renewed: a busy log is
+    /// written to many times between two looks, and each event costs the writer time, also in
+    /// another process.
     pub(crate) struct Watch {
         events: OwnedFd,
         log: PathBuf,
@@ -28,13 +30,15 @@ mod platform {
             let log = log_path(shared.path.as_deref()?);
             let events = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
             let watch = Self { events, log };
-            watch.look_at_log().then_some(watch)
+            watch.renew().then_some(watch)
         }
 
-        /// Watches the file that currently has the name of the log. This does not affect a file
-        /// that is already watched.
-        fn look_at_log(&self) -> bool {
-            add_watch(&self.events, &self.log, WatchFlags::MODIFY | WatchFlags::ATTRIB).is_ok()
+        /// Watches the file that currently has the name of the log: the last connection may have
+        /// deleted the log, and another file may have its name. This does not affect a file that is
+        /// already watched. Ask for news after it: nobody reports an earlier write.
+        pub(crate) fn renew(&self) -> bool {
+            let events = WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::ONESHOT;
+            add_watch(&self.events, &self.log, events).is_ok()
         }
 
         /// Waits until the log is written to, at most for `duration`. Returns whether it was.
@@ -44,10 +48,6 @@ mod platform {
             let is_quiet = poll(&mut [PollFd::new(&self.events, PollFlags::IN)], timeout.as_ref()) == Ok(0);
             let mut events = [0; 4_096];
             while rustix::io::read(&self.events, &mut events).is_ok_and(|count| count > 0) {}
-            if is_quiet {
-                // The last connection may have deleted the log, and another file may have its name.
-                self.look_at_log();
-            }
             !is_quiet
         }
 
@@ -75,10 +75,54 @@ mod platform {
             None
         }
 
+        pub(crate) fn renew(&self) -> bool {
+            match *self {}
+        }
+
         pub(crate) fn wait(&self, _: Duration) -> bool {
             match *self {}
         }
 
         pub(crate) fn disturb(_: &Shared) {}
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+
+    use abide_store::conformance::TestClock;
+
+    use super::*;
+    use crate::Options;
+    use crate::wal::log_path;
+
+    #[test]
+    fn a_watch_reports_one_write_until_it_is_renewed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let shared = crate::store::shared(Some(&path), TestClock::new(), Options::default());
+        assert!(Watch::of(&shared).is_none(), "there is no log yet");
+        fs::write(log_path(&path), "log").unwrap();
+        let watch = Watch::of(&shared).expect("there is a log");
+        let write = || {
+            let mut log = OpenOptions::new().append(true).open(log_path(&path)).unwrap();
+            (0..100).for_each(|_| log.write_all(b"frame").unwrap());
+        };
+        write();
+        assert!(watch.wait(Duration::ZERO));
+        write();
+        assert!(!watch.wait(Duration::ZERO), "a busy log costs no event for each write");
+        assert!(watch.renew());
+        write();
+        assert!(watch.wait(Duration::ZERO));
+        // The last connection deletes the log, and the next one makes another file of that name.
+        fs::remove_file(log_path(&path)).unwrap();
+        fs::write(log_path(&path), "log").unwrap();
+        watch.wait(Duration::ZERO);
+        assert!(watch.renew());
+        write();
+        assert!(watch.wait(Duration::ZERO), "it follows the name");
     }
 }
