@@ -377,6 +377,10 @@ bugs! {
     SheafNumberedAgain = "sheaf-numbered-again",
     /// A row that is removed takes those behind it along.
     SheafThrownAway = "sheaf-thrown-away",
+    /// A damaged row of a sheaf is taken for one of any execution.
+    SheafBlamesNeighbours = "sheaf-blames-neighbours",
+    /// A row whose columns are damaged is taken for one of the execution that they name.
+    SheafBelievesColumns = "sheaf-believes-columns",
     /// A log without its database is deleted, or applied to the next file of its name.
     LogTakenOver = "log-taken-over",
     /// A file is opened although it has a second name.

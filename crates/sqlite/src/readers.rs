@@ -28,7 +28,7 @@ use crate::lockfile;
 use crate::packing::unpack;
 use crate::place::{self, Columns, Place, ReadyQueue};
 use crate::rows::unsigned;
-use crate::sheaf::Behind;
+use crate::sheaf::{Behind, Split};
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::{Options, SqliteStore};
 
@@ -113,12 +113,17 @@ fn sheaf(bytes: &[u8]) -> Verdict {
     let (mut number, mut rest, mut again) = (first, more.as_slice(), Vec::new());
     while !rest.is_empty() {
         let Some(next) = number.checked_add(1) else { return Verdict::Refused };
-        let Some((row, others)) = Behind::split(next, rest) else { return Verdict::Refused };
+        let Some(Split { row, is_named, rest: others }) = Behind::split(next, rest) else {
+            return Verdict::Refused;
+        };
+        if !is_named {
+            return Verdict::Refused;
+        }
         assert!(row.previous.is_none_or(|previous| previous < next), "a row follows an older one");
         let begin = again.len();
         row.put(&mut again, next);
         let written = Behind::split(next, &again[begin..]).expect("it was just written");
-        assert_eq!(written, (row, [].as_slice()), "a row survives its bytes");
+        assert_eq!(written, Split { row, is_named, rest: &[] }, "a row survives its bytes");
         (number, rest) = (next, others);
     }
     assert!(again.len() <= more.len(), "nothing is made up");

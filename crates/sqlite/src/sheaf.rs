@@ -25,7 +25,7 @@ use crate::rows::{count, integer, unsigned};
 use crate::statements::Frequent;
 use crate::{schema, sql};
 
-pub(crate) use behind::Behind;
+pub(crate) use behind::{Behind, Split};
 pub(crate) use rewriting::{remove, split_all};
 
 /// The most bytes of a journal row that shares a row of the table with others: so many fit on a
@@ -112,8 +112,8 @@ impl Batch<'_> {
             return Ok(());
         }
         let mut sheaf = std::mem::take(&mut self.caches.sheaf);
-        let (first, more) = Behind::split(sheaf.first, &sheaf.bytes).expect("it was just put there");
-        let Behind { key, previous, seq, happened, skip, body } = first;
+        let first = Behind::split(sheaf.first, &sheaf.bytes).expect("it was just put there");
+        let Split { row: Behind { key, previous, seq, happened, skip, body }, rest: more, .. } = first;
         let (row, seq) = (sheaf.first, integer(seq));
         match (skip, more) {
             (None, []) => {
@@ -137,17 +137,26 @@ impl Batch<'_> {
 pub(crate) enum Part<'r> {
     /// In the columns of a row of the table: `row, execution, previous, seq, happened, skip, body`.
     Columns(&'r Row<'r>),
-    /// Behind another one.
+    /// Behind another one. Its columns are those that were written.
     Behind(i64, Behind<'r>),
+    /// Behind another one, with damaged columns: nobody knows to which execution it belongs.
+    Nameless(i64),
     /// This row, and perhaps others after it: they cannot be told apart.
     Lost(i64),
 }
 
 impl<'r> Part<'r> {
+    fn of(number: i64, split: &Split<'r>) -> Self {
+        match split.is_named || planted(Bug::SheafBelievesColumns) {
+            true => Self::Behind(number, split.row),
+            false => Self::Nameless(number),
+        }
+    }
+
     pub(crate) fn number(&self) -> rusqlite::Result<i64> {
         match self {
             Self::Columns(row) => row.get(0),
-            Self::Behind(number, _) | Self::Lost(number) => Ok(*number),
+            Self::Behind(number, _) | Self::Nameless(number) | Self::Lost(number) => Ok(*number),
         }
     }
 
@@ -155,7 +164,7 @@ impl<'r> Part<'r> {
         match self {
             Self::Columns(row) => row.get(1),
             Self::Behind(_, behind) => Ok(behind.key),
-            Self::Lost(_) => Err(self.lost()),
+            Self::Nameless(_) | Self::Lost(_) => Err(self.lost()),
         }
     }
 
@@ -163,7 +172,7 @@ impl<'r> Part<'r> {
         match self {
             Self::Columns(row) => row.get(2),
             Self::Behind(_, behind) => Ok(behind.previous),
-            Self::Lost(_) => Err(self.lost()),
+            Self::Nameless(_) | Self::Lost(_) => Err(self.lost()),
         }
     }
 
@@ -171,7 +180,7 @@ impl<'r> Part<'r> {
         match self {
             Self::Columns(row) => count(row, 3),
             Self::Behind(_, behind) => Ok(behind.seq),
-            Self::Lost(_) => Err(self.lost()),
+            Self::Nameless(_) | Self::Lost(_) => Err(self.lost()),
         }
     }
 
@@ -180,7 +189,7 @@ impl<'r> Part<'r> {
         Ok(match self {
             Self::Columns(row) => row.get_ref(4)? != rusqlite::types::ValueRef::Null,
             Self::Behind(_, behind) => behind.happened.is_some(),
-            Self::Lost(_) => false,
+            Self::Nameless(_) | Self::Lost(_) => false,
         })
     }
 
@@ -189,7 +198,7 @@ impl<'r> Part<'r> {
         match self {
             Self::Columns(row) => Ok(row.get_ref(5)?.as_blob_or_null()?),
             Self::Behind(_, behind) => Ok(behind.skip),
-            Self::Lost(_) => Err(self.lost()),
+            Self::Nameless(_) | Self::Lost(_) => Err(self.lost()),
         }
     }
 
@@ -201,17 +210,16 @@ impl<'r> Part<'r> {
                 let Behind { key, previous, seq, happened, skip, body } = *behind;
                 Found::open(&Link { row: *number, key, previous, happened, skip }, seq, body)
             }
-            Self::Lost(number) => Err(Stop::corrupt(format!("journal row {number} cannot be read"))),
+            Self::Nameless(number) | Self::Lost(number) => {
+                Err(Stop::corrupt(format!("journal row {number} cannot be read")))
+            }
         }
     }
 
-    /// Whether its columns may be those of another row: in a row of its own they lie apart.
+    /// Whether it may be a row of any execution.
     pub(crate) fn may_be_any(&self) -> bool {
-        match self {
-            Self::Columns(_) => false,
-            Self::Behind(..) => self.found().is_err(),
-            Self::Lost(_) => true,
-        }
+        let is_blamed = planted(Bug::SheafBlamesNeighbours) && self.found().is_err();
+        matches!(self, Self::Nameless(_) | Self::Lost(_)) || is_blamed
     }
 
     fn lost(&self) -> rusqlite::Error {
@@ -219,23 +227,22 @@ impl<'r> Part<'r> {
     }
 }
 
-/// Returns the rows behind that with the number `first`, with their numbers, and the bytes behind
-/// each of them.
-fn behind<'r>(first: i64, more: &'r [u8]) -> impl Iterator<Item = (i64, Behind<'r>, &'r [u8])> {
+/// Returns the rows behind that with the number `first`, with their numbers.
+fn behind<'r>(first: i64, more: &'r [u8]) -> impl Iterator<Item = (i64, Split<'r>)> {
     let (mut number, mut rest) = (first, more);
     std::iter::from_fn(move || {
         number = number.checked_add(1)?;
-        let (row, others) = Behind::split(number, rest)?;
-        rest = others;
-        Some((number, row, others))
+        let split = Behind::split(number, rest)?;
+        rest = split.rest;
+        Some((number, split))
     })
 }
 
 /// Returns where the bodies of an execution's rows are behind the first row of a sheaf.
 pub(crate) fn bodies(first: i64, more: &[u8], key: Option<i64>) -> impl Iterator<Item = Range<usize>> {
-    behind(first, more).filter(move |(_, row, _)| Some(row.key) == key).map(|(_, row, rest)| {
-        let end = more.len() - rest.len();
-        end - row.body.len()..end
+    behind(first, more).filter(move |(_, split)| Some(split.row.key) == key).map(|(_, split)| {
+        let end = more.len() - split.rest.len();
+        end - split.row.body.len()..end
     })
 }
 
@@ -252,7 +259,7 @@ fn is_bytes(row: &Row<'_>, index: usize) -> rusqlite::Result<bool> {
 
 /// Returns the number of the last row of a sheaf, and the bytes behind it, which are damage.
 fn end_of(first: i64, more: &[u8]) -> (i64, &[u8]) {
-    behind(first, more).last().map_or((first, more), |(last, _, rest)| (last, rest))
+    behind(first, more).last().map_or((first, more), |(last, split)| (last, split.rest))
 }
 
 fn check_bound() {
@@ -273,8 +280,8 @@ pub(crate) fn find<T>(
     if base == row {
         return read(&Part::Columns(found)).map(Some);
     }
-    let part = behind(base, more(found, 7)?).find(|(number, ..)| *number == row);
-    part.map(|(number, behind, _)| read(&Part::Behind(number, behind))).transpose()
+    let split = behind(base, more(found, 7)?).find(|(number, _)| *number == row);
+    split.map(|(number, split)| read(&Part::of(number, &split))).transpose()
 }
 
 /// Returns the number of the first row in the sheaf that a row is in, or else that row itself.
@@ -355,7 +362,7 @@ fn parts<'r>(row: &'r Row<'r>) -> rusqlite::Result<impl Iterator<Item = Part<'r>
     let (end, rest) = end_of(first, bytes);
     let is_lost = !rest.is_empty() || !is_bytes(row, 7)?;
     let lost = is_lost.then(|| Part::Lost(end.saturating_add(1)));
-    let behind = behind(first, bytes).map(|(number, row, _)| Part::Behind(number, row));
+    let behind = behind(first, bytes).map(|(number, split)| Part::of(number, &split));
     Ok(std::iter::once(Part::Columns(row)).chain(behind).chain(lost))
 }
 
@@ -384,8 +391,10 @@ impl Listed {
             Self { number, execution, byte_count, is_damaged_behind }
         };
         let columns = listed(first, row.get(1).ok(), row.get(2).map_or(0, unsigned));
-        let behind = behind(first, bytes)
-            .map(|(number, Behind { key, body, .. }, _)| listed(number, Some(key), body.len() as u64));
+        let behind = behind(first, bytes).map(|(number, split)| {
+            let execution = Some(split.row.key).filter(|_| split.is_named);
+            listed(number, execution, split.row.body.len() as u64)
+        });
         for row in std::iter::once(columns).chain(behind) {
             if visit(row)?.is_break() {
                 return Ok(ControlFlow::Break(()));

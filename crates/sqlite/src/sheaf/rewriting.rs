@@ -5,13 +5,13 @@ use std::ops::ControlFlow;
 use abide_core::planted::{Bug, planted};
 use rusqlite::{Connection, OptionalExtension};
 
-use super::{Behind, base_of, behind, check_bound, end_of, is_bytes, more, walk};
+use super::{Behind, Split, base_of, behind, check_bound, end_of, is_bytes, more, walk};
 use crate::error::Stop;
 use crate::rows::integer;
 use crate::sql;
 
 /// Removes rows. The others of their sheaves keep their numbers. A row before damaged bytes stays:
-/// nothing else says which numbers they have.
+/// nothing else says which numbers they have. So does a row whose owner nobody knows.
 pub(crate) fn remove(connection: &Connection, rows: &[i64]) -> Result<(), Stop> {
     check_bound();
     let mut rows = rows.to_vec();
@@ -67,6 +67,16 @@ enum Joins {
 }
 
 impl Stored {
+    /// Returns the rows behind the first one, with their numbers and bytes.
+    fn behind(&self) -> impl Iterator<Item = (i64, Option<Split<'_>>, &[u8])> {
+        let mut rest = self.more.as_slice();
+        behind(self.first, &self.more).map(move |(number, split)| {
+            let bytes = &rest[..rest.len() - split.rest.len()];
+            rest = split.rest;
+            (number, Some(split), bytes)
+        })
+    }
+
     /// Reads the sheaf that begins with this row.
     fn read(connection: &Connection, first: i64) -> rusqlite::Result<Option<Self>> {
         let mut statement = connection.prepare_cached(sql::SHEAF)?;
@@ -83,19 +93,24 @@ impl Stored {
         connection: &Connection,
         place: impl Fn(i64, i64) -> Option<Joins>,
     ) -> rusqlite::Result<()> {
-        let (end, lost) = end_of(self.first, &self.more);
+        let (_, lost) = end_of(self.first, &self.more);
         if self.is_strange {
             return Ok(());
         }
         let mut left: Vec<(i64, Option<Behind<'_>>, Vec<u8>)> = Vec::new();
         let mut last = i64::MIN;
-        let behind = behind(self.first, &self.more).map(|(number, row, _)| (number, Some(row)));
-        for (number, row) in std::iter::once((self.first, None)).chain(behind) {
-            let place = place(number, last).or((number == end && !lost.is_empty()).then_some(Joins::Nothing));
-            match (place, left.last_mut(), row) {
+        let mut rows = std::iter::once((self.first, None, [].as_slice())).chain(self.behind()).peekable();
+        while let Some((number, split, bytes)) = rows.next() {
+            let is_nameless = split.is_some_and(|split| !split.is_named);
+            let is_before_damage = match rows.peek() {
+                Some((_, next, _)) => next.is_some_and(|next| !next.is_named),
+                None => !lost.is_empty(),
+            };
+            let place = if is_nameless { Some(Joins::Last) } else { place(number, last) };
+            match (place.or(is_before_damage.then_some(Joins::Nothing)), left.last_mut(), split) {
                 (None, ..) => continue,
-                (Some(Joins::Last), Some((.., bytes)), Some(row)) => row.put(bytes, number),
-                (Some(_), _, row) => left.push((number, row, Vec::new())),
+                (Some(Joins::Last), Some((.., joined)), Some(_)) => joined.extend_from_slice(bytes),
+                (Some(_), _, split) => left.push((number, split.map(|split| split.row), Vec::new())),
             }
             last = number;
         }

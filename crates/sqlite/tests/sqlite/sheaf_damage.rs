@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use abide_core::{Command, Op, OpKind, Outcome, Payload, StepRecord};
 use abide_sqlite::SqliteStore;
+use abide_sqlite::flaw::Flaw;
 use abide_sqlite::stepped::{Fate, Stepped};
 use abide_store::conformance::block_on;
 use abide_store::{Clock, Feed, FeedFrom, Prune, Read, Store, Target, View};
@@ -23,18 +24,19 @@ fn flip(fixture: &Fixture, row: i64, change: impl FnOnce(&mut Vec<u8>)) {
     raw.execute("UPDATE abide_journal SET more = ?2 WHERE row = ?1", (row, more)).expect("it is damaged");
 }
 
-/// The length of a row, and the owner of a row, whose flipped bit moves all that follows it.
+/// The length of a row, the checksum of its columns, and the columns: bits that move all that
+/// follows, and others.
 #[test]
 fn p1_no_flipped_bit_hides_the_last_row_of_a_tail() {
-    let flips: [fn(&mut Vec<u8>); 4] =
-        [|more| more[0] ^= 0x01, |more| more[0] ^= 0x40, |more| more[2] ^= 0x80, |more| more[2] ^= 0x04];
-    for (nth, damage) in flips.into_iter().enumerate() {
+    let flips = (0..11).flat_map(|byte| [0x01, 0x04, 0x40, 0x80].map(|bit| (byte, bit)));
+    for (byte, bit) in flips {
+        let nth = format!("{bit:#x} of byte {byte}");
         let mut bench = Bench::new();
         let mut held = bench.born(&ids(2));
         bench.record(&mut held, 1);
         bench.record(&mut held, 2);
         bench.store.crash();
-        flip(&bench.fixture, 5, damage);
+        flip(&bench.fixture, 5, |more| more[byte] ^= bit);
         bench.fixture.clock.advance(Duration::from_secs(60));
         bench.store = stepped(&bench.fixture);
         bench.seat = seat(&bench.fixture, &bench.store);
@@ -47,6 +49,30 @@ fn p1_no_flipped_bit_hides_the_last_row_of_a_tail() {
             problems.iter().any(|problem| problem.contains("execution \"e1\"")),
             "flip {nth}: {problems:?}"
         );
+    }
+}
+
+/// Both have a tail, and the last row of the first one lies before that of the second one or behind
+/// it.
+#[test]
+fn damage_to_the_last_row_of_a_tail_harms_no_neighbour() {
+    for (harmed, other) in [("e0", "e1"), ("e1", "e0")] {
+        let mut bench = Bench::new();
+        let mut held = bench.born(&ids(2));
+        bench.record(&mut held, 1);
+        bench.record(&mut held, 2);
+        bench.store.crash();
+        assert!(Flaw::Journal(0).make(&bench.fixture.path(), harmed, 9), "the damage is done");
+        bench.fixture.clock.advance(Duration::from_secs(60));
+        bench.store = stepped(&bench.fixture);
+        bench.seat = seat(&bench.fixture, &bench.store);
+        let answer = bench.claim();
+        let leased = bench.together(vec![answer]).remove(0).leased;
+        let taken: Vec<_> = leased.iter().map(|leased| leased.address().id.as_str()).collect();
+        assert!(taken.contains(&other) && !taken.contains(&harmed), "{harmed} is damaged: {taken:?}");
+        let problems = bench.problems();
+        assert!(!problems.is_empty(), "{harmed} is damaged");
+        assert!(!problems.iter().any(|problem| problem.contains(&format!("\"{other}\""))), "{problems:?}");
     }
 }
 
@@ -210,6 +236,26 @@ fn a_prune_leaves_the_bytes_of_damaged_rows() {
     let told = "what is behind journal row 2 cannot be read".to_owned();
     assert!(problems.contains(&told), "{problems:?}");
     assert!(byte_count() > before / 2, "{} of {before} bytes are left", byte_count());
+}
+
+/// The row of `e1` follows that of `e0`, which is removed, and has lost its owner.
+#[test]
+fn a_prune_neither_heals_nor_spreads_damaged_columns() {
+    let bench = Bench::new();
+    let mut held = bench.born(&ids(4));
+    bench.complete(&mut held[..1]);
+    bench.store.crash();
+    flip(&bench.fixture, 1, |more| more[6] ^= 0x01);
+    bench.fixture.clock.advance(Duration::from_secs(60));
+    let store = bench.fixture.open();
+    let prune = Prune { finished_before: bench.fixture.clock.now(), limit: 100 };
+    assert_eq!(block_on(store.prune(prune)).expect("it prunes"), 1);
+    assert_eq!(["e2", "e3"].map(|id| entry_count(&store, id)), [1, 1]);
+    let problems = store.verify().expect("it is looked at").problems;
+    assert!(problems.iter().any(|problem| problem.contains("\"e1\"")), "{problems:?}");
+    for id in ["e2", "e3"] {
+        assert!(!problems.iter().any(|problem| problem.contains(&format!("\"{id}\""))), "{problems:?}");
+    }
 }
 
 #[test]
