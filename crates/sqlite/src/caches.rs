@@ -68,7 +68,7 @@ impl Caches {
 
     /// Makes room: it is simpler to drop everything than to know the age of each item.
     pub(crate) fn trim(&mut self) {
-        if self.rows.len() > CACHED_ROW_COUNT_MAX {
+        if self.rows.len().max(self.tails.len()) > CACHED_ROW_COUNT_MAX {
             self.rows.clear();
             self.tails.clear();
         }

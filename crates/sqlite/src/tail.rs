@@ -23,7 +23,7 @@ use crate::error::Stop;
 use crate::journal::{Chain, Found};
 use crate::place::{Columns, Holder, Place};
 use crate::rows::{Written, integer};
-use crate::sheaf::{self, Wanted};
+use crate::sheaf::{self, Part, Wanted};
 use crate::sheet::{Base, Draft, Sheet};
 use crate::statements::Frequent;
 use crate::{room, sql};
@@ -46,13 +46,15 @@ pub(crate) struct Current {
 impl Current {
     /// Returns the facts about an execution that exists.
     pub(crate) fn find(connection: &Connection, key: i64) -> Result<Self, Stop> {
+        Self::in_row(connection, key)?.follow(connection)
+    }
+
+    fn in_row(connection: &Connection, key: i64) -> rusqlite::Result<Self> {
         let mut statement = connection.prepare_cached(sql::EXECUTION_LEASED)?;
-        let found = statement.query_row([key], |row| {
+        statement.query_row([key], |row| {
             let base = Base::read(row)?;
             Self::read(&base, &base.sheet()?)
-        })?;
-        drop(statement);
-        found.follow(connection)
+        })
     }
 
     /// Returns the facts as they are in the row.
@@ -93,10 +95,7 @@ impl Current {
             }
             let (number, found) = (part.number()?, part.found()?);
             if !is_its || !is_next {
-                return Err(Stop::corrupt(format!(
-                    "journal row {number} does not follow row {} of execution {}",
-                    self.chain.head, self.chain.key
-                )));
+                return Err(self.breaks_off_at(number));
             }
             self.add(number, &found)?;
             // It follows the row before it, so nothing between them is missing.
@@ -110,6 +109,35 @@ impl Current {
             ))),
             _ => Ok(self),
         }
+    }
+
+    /// Continues with the tail that ends with the row `last`, from row to row. The writer knows
+    /// that row: it need not go through those of other executions.
+    fn follow_to(mut self, connection: &Connection, last: i64) -> Result<Self, Stop> {
+        let mut rows = Vec::new();
+        let mut next = last;
+        while next != self.chain.head {
+            rows.push(next);
+            let previous =
+                sheaf::find_of(connection, (next, self.chain.key), |part| Ok(part.found()?.previous));
+            next = match previous?.flatten() {
+                Some(previous) if previous >= self.chain.head => previous,
+                _ => return Err(self.breaks_off_at(next)),
+            };
+        }
+        let key = self.chain.key;
+        for row in rows.into_iter().rev() {
+            let add = |part: &Part<'_>| self.add(row, &part.found()?);
+            if sheaf::find_of(connection, (row, key), add)?.is_none() {
+                return Err(self.breaks_off_at(row));
+            }
+        }
+        Ok(self)
+    }
+
+    fn breaks_off_at(&self, row: i64) -> Stop {
+        let Chain { key, head, .. } = self.chain;
+        Stop::corrupt(format!("journal row {row} does not follow row {head} of execution {key}"))
     }
 
     /// Adds one row.
@@ -172,8 +200,8 @@ impl Steady {
     }
 }
 
-/// The most tails that one heartbeat takes in.
-const TAKEN_COUNT_MAX: usize = 1_024;
+/// The most tails that one heartbeat takes in: the writer does nothing else meanwhile.
+const TAKEN_COUNT_MAX: usize = 256;
 
 impl Batch<'_> {
     /// Writes the rows of executions whose journals have tails, so that no tail gets old: a reader
@@ -198,7 +226,7 @@ impl Batch<'_> {
     fn take_in(&mut self, key: i64, cached: &mut CachedRow) -> Result<(), Stop> {
         let state = &mut cached.state;
         let (true, Some(session)) = (state.cold.has_tail, state.lease.session) else { return Ok(()) };
-        let current = Current::find(self.connection, key)?;
+        let current = Current::in_row(self.connection, key)?.follow_to(self.connection, state.anchor.head)?;
         let Some(summary) = current.summary else { return Ok(()) };
         if (current.chain.head, current.version) != (state.anchor.head, state.anchor.version) {
             return Err(Stop::corrupt(format!("the journal of execution {key} does not end where it did")));

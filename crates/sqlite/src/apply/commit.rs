@@ -467,6 +467,7 @@ impl CommitWork {
         cached.is_warm = true;
         cached.state.fill(length);
         batch.caches.targets.remove(&key);
+        batch.caches.tails.remove(&key);
         if after.is_some() {
             self.released(batch, cached);
         } else if settled.is_some() {

@@ -174,6 +174,33 @@ fn there_is_no_tail_while_other_processes_write() {
     assert_sound(&store);
 }
 
+/// More executions than one heartbeat takes in had a tail, and have ended.
+#[test]
+fn a_heartbeat_takes_in_tails_beside_many_that_are_over() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    for nth in 0..1_100 {
+        let mut over = seat.born(&format!("over-{nth}"));
+        (1..=2).for_each(|nth| seat.record(&mut over, vec![step(nth)]));
+        seat.record(&mut over, vec![complete()]);
+    }
+    let mut held: Vec<Held> = (0..50).map(|nth| seat.born(&format!("e{nth}"))).collect();
+    for nth in 1..=2 {
+        held.iter_mut().for_each(|held| seat.record(held, vec![step(nth)]));
+    }
+    let tail_count = || -> i64 {
+        const COUNT: &str = "
+            SELECT COUNT(DISTINCT e.key) FROM abide_executions AS e JOIN abide_journal AS j ON j.execution = e.key
+            WHERE j.row > e.head";
+        fixture.raw().query_row(COUNT, [], |row| row.get(0)).expect("they are counted")
+    };
+    assert_eq!(tail_count(), 50);
+    seat.beat();
+    assert_eq!(tail_count(), 0);
+    assert_sound(&store);
+}
+
 #[test]
 fn a_heartbeat_takes_a_tail_in() {
     let fixture = Fixture::new();
