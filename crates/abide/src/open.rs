@@ -248,7 +248,8 @@ impl Builder {
     }
 
     /// Sets how long the future of a [`run`](crate::Abide::run) that was woken may be left unpolled
-    /// before its workflow goes on elsewhere (1 second). It may take twice as long.
+    /// before its workflow goes on elsewhere (1 second). It may take twice as long. With zero, no
+    /// workflow is ever called on the task of a caller.
     pub fn host_patience(mut self, duration: Duration) -> Self {
         self.options.host_patience = duration;
         self

@@ -218,7 +218,8 @@ impl<C: Code> IntoFuture for Start<C> {
 /// running.
 ///
 /// On a task of the runtime that abide was opened in, the future itself polls the workflow: a step
-/// that blocks its thread blocks the task. If the future was woken and is not polled for a while
+/// that blocks its thread blocks the task, sees the task's locals, and may not block in place on a
+/// task of a `LocalSet`. If the future was woken and is not polled for a while
 /// ([`host_patience`](crate::Builder::host_patience)), the workflow goes on elsewhere.
 #[must_use = "nothing is started unless it is awaited"]
 pub struct Run<C: Code> {

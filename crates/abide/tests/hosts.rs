@@ -226,6 +226,51 @@ fn a_caller_of_many_runs_gives_others_a_turn() {
     });
 }
 
+tokio::task_local! {
+    static CALLER: u64;
+}
+
+/// Returns what its code and its step see of the caller.
+#[workflow]
+async fn sees(ctx: Ctx) -> Result<(Option<u64>, Option<u64>)> {
+    let seen = || CALLER.try_with(|value| *value).ok();
+    let in_code = seen();
+    let in_step = ctx.step("block", || async { Ok(tokio::task::block_in_place(seen)) }).await?;
+    Ok((in_code, in_step))
+}
+
+/// Its task has locals, and may not block in place.
+#[test]
+fn without_patience_no_code_is_called_on_the_task_of_a_caller() {
+    let local = tokio::task::LocalSet::new();
+    let runtime = runtime();
+    local.block_on(&runtime, async {
+        let abide = Abide::builder("sqlite::memory:").host_patience(ms(0)).open().await.unwrap();
+        assert!(!is_host(abide.clone()).await);
+        let caller = tokio::task::spawn_local(CALLER.scope(7, abide.run(sees, ()).into_future()));
+        assert_eq!(soon(caller).await.unwrap().unwrap(), (None, None));
+    });
+}
+
+/// Returns the thread of a transaction.
+#[workflow]
+async fn transacts(ctx: Ctx) -> Result<String> {
+    ctx.sqlite("thread", |_| Ok(format!("{:?}", std::thread::current().id()))).await
+}
+
+/// Its timers and sockets would wait for the disk.
+#[test]
+fn the_only_thread_of_a_runtime_commits_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    runtime.block_on(async {
+        let builder = Abide::builder(format!("sqlite:{}", folder.path().join("a.db").display()));
+        let abide = opened(builder).await;
+        let caller = spawn(abide.run(transacts, ()).into_future());
+        assert_ne!(caller.await.unwrap().unwrap(), format!("{:?}", std::thread::current().id()));
+    });
+}
+
 /// A thread that blocks on a run outlives its runtime, and has no timers then.
 #[test]
 fn a_thread_that_blocks_is_no_host() {

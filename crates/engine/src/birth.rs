@@ -93,7 +93,7 @@ impl Begun {
     pub(crate) fn begin(engine: &Arc<Inner>, message: &Message, cx: &mut Context<'_>) -> Option<Box<Self>> {
         let Body::Start(start) = &message.body else { return None };
         let driver = engine.beginner(&message.to, start)?.clone();
-        if !engine.runtime.may_begin_code(cx.waker()) {
+        if !engine.options.calls_code_on_callers() || !engine.runtime.may_begin_code(cx.waker()) {
             return None;
         }
         let (birth, mailbox) = (Arc::<Birth>::default(), Arc::<Mailbox>::default());

@@ -310,9 +310,12 @@ impl Inner {
         Activity { begun: runnable / BEGUN, runnable_count: runnable % BEGUN }
     }
 
-    /// Whether only the caller wants to work: then a commit need not go to another thread.
+    /// Whether only the caller wants to work: then a commit need not go to another thread. The only
+    /// thread of a runtime always has other work: timers and sockets.
     pub(crate) fn is_alone(&self) -> bool {
-        self.activity().runnable_count <= 1 && !self.runtime.has_waiting_tasks()
+        self.activity().runnable_count <= 1
+            && self.runtime.has_several_threads()
+            && !self.runtime.has_waiting_tasks()
     }
 
     /// Whether nothing wants to work.

@@ -77,7 +77,7 @@ impl Wake for Host {
 impl Hosts {
     /// Makes the task that polls with this waker a host. Returns `None` if it must not be one.
     pub(crate) fn enter(&self, engine: &Arc<Inner>, waker: &Waker) -> Option<Hosting> {
-        let task = engine.runtime.current_task(waker)?;
+        let task = engine.runtime.current_task(waker).filter(|_| engine.options.calls_code_on_callers())?;
         let mut state = self.lock();
         if engine.is_closing() || state.hosts.contains_key(&task) {
             return None;

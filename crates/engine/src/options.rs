@@ -36,7 +36,7 @@ pub struct Options {
     /// How long an execution that only waits stays in memory.
     pub park_after: Duration,
     /// How long a caller that hosts its execution, and was woken, may leave it unpolled before it
-    /// runs on a task of its own.
+    /// runs on a task of its own. Zero: no code is ever called on the task of a caller.
     pub host_patience: Duration,
     /// How long an execution stays in memory beyond that for an await that is no operation, such as
     /// a timer of another library. It is reported if it wakes the code meanwhile.
@@ -116,6 +116,11 @@ impl Options {
 
     /// The smallest bound on payloads: that of a function without input or result.
     pub const PAYLOAD_BYTES_MIN: usize = "null".len();
+
+    /// Whether code may be called on the task of a caller.
+    pub(crate) fn calls_code_on_callers(&self) -> bool {
+        !self.host_patience.is_zero()
+    }
 
     /// Returns an error that names the first impossible option.
     pub fn check(&self) -> Result<(), String> {

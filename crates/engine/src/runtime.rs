@@ -91,6 +91,11 @@ pub trait Runtime: Clock {
         self.current_task(waker).is_some()
     }
 
+    /// Whether a thread of this runtime may wait for the disk: others go on with its other tasks.
+    fn has_several_threads(&self) -> bool {
+        true
+    }
+
     /// Whether tasks wait for a thread of this runtime. Those do not want one to wait for a disk.
     fn has_waiting_tasks(&self) -> bool {
         false
@@ -145,6 +150,7 @@ pub struct TokioRuntime {
     began: Instant,
     /// The table of functions of a task's own waker, once a task has shown it.
     task_wakers: Arc<OnceLock<&'static RawWakerVTable>>,
+    has_several_threads: bool,
 }
 
 impl TokioRuntime {
@@ -158,7 +164,9 @@ impl TokioRuntime {
             let _ = learnt.set(cx.waker().vtable());
             Poll::Ready(())
         }));
-        Some(Arc::new(Self { handle, began: Instant::now(), task_wakers }))
+        let flavor = handle.runtime_flavor();
+        let has_several_threads = flavor != tokio::runtime::RuntimeFlavor::CurrentThread;
+        Some(Arc::new(Self { handle, began: Instant::now(), task_wakers, has_several_threads }))
     }
 }
 
@@ -272,6 +280,10 @@ impl Runtime for TokioRuntime {
         // A closure of the execution may use the timers and sockets of this runtime.
         let here = tokio::runtime::Handle::try_current().ok()?;
         (here.id() == self.handle.id()).then_some(task)
+    }
+
+    fn has_several_threads(&self) -> bool {
+        self.has_several_threads
     }
 
     fn has_waiting_tasks(&self) -> bool {

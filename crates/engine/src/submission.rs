@@ -117,11 +117,12 @@ impl Submission {
             None => (None, true),
         };
         // The executions of a burst are runnable only when the first answers come.
-        let alone = is_idle && client.requests.count() <= 1 && !client.runtime.has_waiting_tasks();
-        let is_first = alone && self.tried_count == 0 && !self.is_plain;
+        let is_calm = is_idle && client.requests.count() <= 1 && !client.runtime.has_waiting_tasks();
+        let is_first = is_calm && self.tried_count == 0 && !self.is_plain;
         let engine = client.engine.as_ref().filter(|_| is_first && born_to.is_some());
         self.begun = engine.and_then(|engine| Begun::begin(&engine.0, &self.message, cx));
         let stretch = self.begun.as_ref().map(|begun| begun.stretch());
+        let alone = is_calm && client.runtime.has_several_threads();
         Submit { messages: vec![self.message.clone()], born_to, alone, stretch }
     }
 
