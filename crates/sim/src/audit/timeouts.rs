@@ -49,7 +49,7 @@ fn wrong_deadline(entry: &Entry, deadline_at: Option<Timestamp>, graces: &[Durat
 }
 
 /// Checks that the code of a run records nothing more once its deadline and the time to wind down
-/// are over. People may still pause and cancel it before a worker applies the deadline.
+/// are over. People may still pause, cancel and unblock it before a worker applies the deadline.
 fn too_late(journal: &[Entry], deadline_at: Timestamp) -> Option<String> {
     let shown_until = journal.iter().find_map(|entry| match entry.event {
         Event::DeadlinePassed { until } => Some(until),
@@ -60,6 +60,8 @@ fn too_late(journal: &[Entry], deadline_at: Timestamp) -> Option<String> {
         Event::Failed(failure) => failure.kind != FailureKind::Deadline,
         Event::Completed { .. } | Event::ContinuedAsNew { .. } | Event::TimerSet { .. } => true,
         Event::AttemptFailed { .. } => true,
+        // A person's decision is no work of the code, even if it brings the result of a step.
+        Event::Unblocked { .. } => false,
         event => event.is_delivery(),
     };
     let late = journal.iter().find(|entry| entry.at > over_at && is_work(&entry.event))?;
