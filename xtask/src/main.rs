@@ -5,7 +5,9 @@
 //! own.
 
 mod instructions;
+mod packages;
 mod planted;
+mod postgres;
 mod process;
 mod sim;
 mod smoke;
@@ -50,6 +52,13 @@ enum Command {
     /// Count the instructions of an item of W1, W3 and W4, by cause, beside a baseline; takes some
     /// minutes, and installs valgrind if it is missing
     Instructions(instructions::Arguments),
+    /// Run a command with a PostgreSQL server for the tests of abide-postgres; installs the server
+    /// if it is missing
+    Postgres {
+        /// The command, for example `cargo test -p abide-postgres`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -71,5 +80,6 @@ fn run(command: &Command) -> Result<()> {
         Command::Sim { arguments } => sim::run(&workspace, arguments.iter().map(String::as_str)),
         Command::Planted(arguments) => planted::run(&workspace, arguments),
         Command::Instructions(arguments) => instructions::run(&workspace, arguments),
+        Command::Postgres { words } => postgres::run(words),
     }
 }

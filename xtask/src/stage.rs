@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::workspace::Workspace;
-use crate::{Result, process, sim, smoke, style, torture};
+use crate::{Result, postgres, process, sim, smoke, style, torture};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Stage {
@@ -89,7 +89,7 @@ impl Stage {
             Stage::Fmt => process::run(&mut cargo("fmt --all --check")),
             Stage::Style => style::run(workspace),
             Stage::Clippy => process::run(&mut cargo("clippy --workspace --all-targets -- -D warnings")),
-            Stage::Test => process::run(&mut cargo("test --workspace")),
+            Stage::Test => postgres::with_server(&mut cargo("test --workspace")),
             Stage::Sim => sim::run(workspace, ["--seeds", sim::SEEDS, "--coverage", sim::COVERAGE]),
             Stage::Doc => process::run(cargo("doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings")),
             Stage::BesideSqlx => beside_sqlx(workspace),

@@ -8,7 +8,6 @@
 
 mod baseline;
 mod profile;
-mod valgrind;
 
 use std::env;
 use std::fs;
@@ -21,7 +20,7 @@ use clap::ValueEnum;
 use self::baseline::Baseline;
 use self::profile::{Cause, Profile};
 use crate::workspace::Workspace;
-use crate::{Result, process};
+use crate::{Result, packages, process};
 
 /// Callers that wait for this long look into the store, in case they missed the end. In W1 that
 /// adds up to 6 % to a run that takes longer.
@@ -87,7 +86,7 @@ impl Work {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     // Read before the minutes of measuring, so that a broken line is told at once.
     let mut baseline = Baseline::read(workspace)?;
-    valgrind::ensure()?;
+    packages::ensure("valgrind", || packages::runs("valgrind"))?;
     process::run(&mut workspace.cargo([
         "build",
         "--release",
