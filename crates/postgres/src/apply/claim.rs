@@ -1,0 +1,204 @@
+//! Leases for sessions that claim.
+//!
+//! A claim is several statements, each of which is right on its own: whatever was leased before a
+//! claim failed is what its repetition returns.
+
+use std::collections::HashMap;
+
+use abide_core::{Ability, MessageId, Refusal, SessionId, Timestamp, care, codec};
+use abide_store::{Aside, Claim, Claimed, ExecutionKey, Leased, Opening, Unreadable};
+
+use super::{aside, care as caretaking, leased, session};
+use crate::connection::Connection;
+use crate::error::Stop;
+use crate::rows;
+use crate::shared::Shared;
+use crate::sheet::Parameter;
+use crate::sql;
+
+/// The slots up to which a claim looks at few candidates of each route.
+const FEW: usize = 16;
+
+/// The most executions that one statement leases.
+const MANY: usize = 256;
+
+/// A session that claims.
+pub(super) struct Claimer<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) connection: &'a Connection,
+    pub(super) session: SessionId,
+    pub(super) request: i64,
+    pub(super) ability: Ability,
+    pub(super) now: Timestamp,
+}
+
+pub(crate) async fn claim(shared: &Shared, claim: &Claim) -> Result<Claimed, Stop> {
+    let connection = shared.pool.take().await?;
+    let now = shared.now();
+    // Checked before the sweep: a claim of a dead session changes nothing (P6).
+    let (ability, last_request) = live(&connection, claim.session, now).await?;
+    if claim.sweep {
+        session::sweep(shared, &connection, now).await?;
+    }
+    let request = rows::integer(claim.request);
+    let claimer = Claimer { shared, connection: &connection, session: claim.session, request, ability, now };
+    let routes = shared.routes.served(&connection, &claimer.ability).await?;
+    let due_count = rows::limit(shared.options.due_count_max);
+    connection.change(sql::PROMOTE, &[&routes, &now.as_micros(), &due_count]).await?;
+    let mut claimed = Claimed::default();
+    if request > last_request {
+        claimed.leased = claimer.lease(&routes, claim.slots).await?;
+        claimed.care = caretaking::look_after(&claimer, claim.care_slots).await?;
+    } else if request == last_request {
+        claimer.repeat(&mut claimed).await?;
+    }
+    // An older request than the last returns no leases: nobody waits for its answer any more.
+    claimer.complete(&routes, claim.with_mail, &mut claimed).await?;
+    Ok(claimed)
+}
+
+/// Returns the ability of a session that may write, and the number of its last claim.
+async fn live(connection: &Connection, session: SessionId, now: Timestamp) -> Result<(Ability, i64), Stop> {
+    let id = rows::integer(session.0);
+    let found = connection.maybe_row(sql::SESSION, &[&id, &now.as_micros()]).await?;
+    let Some(row) = found.filter(|row| row.get(2)) else {
+        return Err(Refusal::Unsupported { what: format!("session {session} is not live") }.into());
+    };
+    let ability: Vec<u8> = row.try_get(0)?;
+    let ability = codec::decode(&ability)
+        .map_err(|error| Stop::undecodable(format_args!("the ability of session {session}"), &error))?;
+    Ok((ability, row.try_get(1)?))
+}
+
+impl Claimer<'_> {
+    pub(super) fn after_lease(&self) -> i64 {
+        // What `care::after_lease` makes of a time that has come: an earlier one is put off to it.
+        let grace = self.shared.bounds().terminate_grace();
+        care::after_lease(Some(self.now), self.now, grace).unwrap_or(self.now).as_micros()
+    }
+
+    /// Leases ready executions, up to the slots and to the size of a claim.
+    async fn lease(&self, routes: &[i32], slots: usize) -> Result<Vec<Leased>, Stop> {
+        let (mut all, mut size) = (Vec::new(), 0);
+        let size_max = self.shared.options.page_bounds.claim_bytes_max;
+        while all.len() < slots && size < size_max {
+            let wanted = (slots - all.len()).min(MANY);
+            let keys = self.lease_some(routes, wanted).await?;
+            if keys.is_empty() {
+                break;
+            }
+            let mut found: HashMap<i64, _> =
+                leased::read(self.shared, self.connection, self.session, &keys).await?.into_iter().collect();
+            let mut back = Vec::new();
+            for key in keys {
+                if size >= size_max {
+                    back.push(key);
+                    continue;
+                }
+                if let Some(one) = self.sound(key, found.remove(&key)).await? {
+                    size += self::size(&one);
+                    all.push(one);
+                }
+            }
+            self.give_back(&back).await?;
+        }
+        Ok(all)
+    }
+
+    async fn lease_some(&self, routes: &[i32], count: usize) -> Result<Vec<i64>, Stop> {
+        let statement = if count <= FEW { sql::LEASE_FEW } else { sql::LEASE_MANY };
+        let session = rows::integer(self.session.0);
+        let (count, now, after) = (rows::limit(count), self.now.as_micros(), self.after_lease());
+        let parameters: [Parameter<'_>; 6] = [&session, &self.request, &routes, &count, &now, &after];
+        let leased = self.connection.rows(statement, &parameters).await?;
+        leased.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    /// Returns a lease that can be read. Otherwise the execution is set aside, by name, and delays
+    /// nobody.
+    pub(super) async fn sound(
+        &self,
+        key: i64,
+        found: Option<Result<Leased, Stop>>,
+    ) -> Result<Option<Leased>, Stop> {
+        let error = match found {
+            None => return Ok(None),
+            Some(Ok(leased)) => return Ok(Some(leased)),
+            Some(Err(Stop::Told(error))) => error,
+            Some(Err(stop)) => return Err(stop),
+        };
+        let unreadable = Unreadable::of(error)?;
+        tracing::error!(key, ?unreadable, "an execution cannot be read and is set aside");
+        if let Some(lease) = aside::lease_of(self.connection, key, self.session).await? {
+            let key = ExecutionKey(rows::unsigned(key));
+            aside::set_aside_on(self.shared, &Aside { key, lease, unreadable }).await?;
+        }
+        Ok(None)
+    }
+
+    async fn give_back(&self, keys: &[i64]) -> Result<(), Stop> {
+        if !keys.is_empty() {
+            let (session, now) = (rows::integer(self.session.0), self.now.as_micros());
+            self.connection.change(sql::GIVE_BACK, &[&session, &keys, &now]).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns again what the last claim has leased, as far as it is still held.
+    async fn repeat(&self, claimed: &mut Claimed) -> Result<(), Stop> {
+        let session = rows::integer(self.session.0);
+        let given = self.connection.rows(sql::LEASES_OF_REQUEST, &[&session, &self.request]).await?;
+        let given: Vec<(i64, bool)> =
+            given.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<_, Stop>>()?;
+        let keys: Vec<i64> = given.iter().map(|(key, _)| *key).collect();
+        let is_care: HashMap<i64, bool> = given.into_iter().collect();
+        for (key, found) in leased::read(self.shared, self.connection, self.session, &keys).await? {
+            let Some(one) = self.sound(key, Some(found)).await? else { continue };
+            let to = if is_care.get(&key) == Some(&true) { &mut claimed.care } else { &mut claimed.leased };
+            to.push(one);
+        }
+        Ok(())
+    }
+
+    /// Adds what else the session is told.
+    async fn complete(&self, routes: &[i32], with_mail: bool, claimed: &mut Claimed) -> Result<(), Stop> {
+        let (session, now) = (rows::integer(self.session.0), self.now.as_micros());
+        let ns = self.ability.namespace.as_str();
+        let wake: [Parameter<'_>; 2] = [&routes, &now];
+        let (more_of, care_of): ([Parameter<'_>; 1], [Parameter<'_>; 1]) = ([&routes], [&ns]);
+        let (more, next_wake, next_care) = tokio::join!(
+            self.connection.row(sql::MORE, &more_of),
+            self.connection.row(sql::NEXT_WAKE, &wake),
+            self.connection.rows(sql::CARE_NEXT, &care_of),
+        );
+        claimed.more = more?.try_get(0)?;
+        claimed.next_wake_at = rows::timestamp(next_wake?.try_get(0)?);
+        claimed.next_care_at = match next_care?.first() {
+            Some(row) => rows::timestamp(row.try_get(1)?),
+            None => None,
+        };
+        if with_mail {
+            let is_new = |key: ExecutionKey| {
+                claimed.leased.iter().chain(&claimed.care).any(|leased| leased.key == key)
+            };
+            let mut mail = Vec::new();
+            for row in self.connection.rows(sql::MAIL, &[&session]).await? {
+                let (key, id): (i64, String) = (row.try_get(0)?, row.try_get(1)?);
+                mail.push((ExecutionKey(rows::unsigned(key)), MessageId::new(id)));
+            }
+            mail.retain(|(key, _)| !is_new(*key));
+            claimed.mail = mail;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the size that counts towards the bound of a claim.
+pub(super) fn size(leased: &Leased) -> usize {
+    let journal: usize = match &leased.opening {
+        Opening::Born(entry) => entry.encode().len(),
+        Opening::Page(records) => records.iter().map(|record| record.bytes.len()).sum(),
+    };
+    let inbox = leased.inbox.messages.iter().map(|message| codec::encode(message).len());
+    journal + inbox.sum::<usize>()
+}

@@ -1,0 +1,175 @@
+//! The worker registry.
+
+use std::time::Duration;
+
+use abide_core::{Digest, Epoch, Refusal, SessionId, Timestamp, care, check_reason, codec};
+use abide_store::{Agreement, Beat, Heartbeat, Registered, Retire, Worker};
+
+use crate::board::News;
+use crate::connection::Connection;
+use crate::error::Stop;
+use crate::pool::Pooled;
+use crate::rows;
+use crate::shared::Shared;
+use crate::sheet::Parameter;
+use crate::sql;
+
+/// How long a session that has ended is still looked at for leases that a statement has given it
+/// which began before its end.
+const LATE_LEASE: Duration = Duration::from_secs(60);
+
+pub(crate) async fn register(shared: &Shared, worker: &Worker) -> Result<Registered, Stop> {
+    let connection = shared.pool.take().await?;
+    let now = shared.now();
+    let expires_at = now.after(worker.ttl);
+    let ability = codec::encode(&worker.ability);
+    let (ns, name) = (worker.ability.namespace.as_str(), worker.name.as_str());
+    // As long as the time that a timestamp can say.
+    let ttl_us = i64::try_from(worker.ttl.as_micros()).unwrap_or(i64::MAX >> 8);
+    let parameters: [Parameter<'_>; 6] =
+        [&ns, &name, &ability, &ttl_us, &now.as_micros(), &expires_at.as_micros()];
+    let id: i64 = connection.row(sql::SESSION_INSERT, &parameters).await?.try_get(0)?;
+    let session = SessionId(rows::unsigned(id));
+    shared.board.open(session, worker.ability.clone());
+    Ok(Registered { session, expires_at })
+}
+
+pub(crate) async fn heartbeat(shared: &Shared, beat: &Beat) -> Result<Heartbeat, Stop> {
+    let connection = shared.pool.take().await?;
+    let now = shared.now().as_micros();
+    let session = rows::integer(beat.session.0);
+    let count = i64::from(beat.digest.is_some());
+    let parameters: [Parameter<'_>; 4] = [&session, &now, &beat.is_draining, &count];
+    let Some(row) = connection.maybe_row(sql::SESSION_EXTEND, &parameters).await? else {
+        shared.board.end(beat.session);
+        return Ok(Heartbeat::NotRegistered);
+    };
+    let (expires_at, beat_count): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    let expires_at = Timestamp::from_micros(expires_at);
+    let Some(believed) = beat.digest else {
+        return Ok(Heartbeat::Refreshed { expires_at, leases: Agreement::Agreed });
+    };
+    // This heartbeat is counted already.
+    let young_from = (beat_count - 2).max(0);
+    let mut held = Digest::default();
+    for row in connection.rows(sql::LEASES_OLD, &[&session, &young_from]).await? {
+        let (key, epoch): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        held = held.plus(Digest::of(rows::unsigned(key), Epoch(rows::unsigned(epoch))));
+    }
+    let young_from = rows::unsigned(young_from);
+    let leases = if held == believed { Agreement::Agreed } else { Agreement::Differs { young_from } };
+    Ok(Heartbeat::Refreshed { expires_at, leases })
+}
+
+/// Ends a session, and releases what it holds.
+pub(crate) async fn retire(shared: &Shared, retire: &Retire) -> Result<(), Stop> {
+    check_reason("reason", &retire.reason).map_err(Refusal::from)?;
+    let mut connection = shared.pool.take().await?;
+    let now = shared.now();
+    let session = rows::integer(retire.session.0);
+    connection.change(sql::SESSION_RETIRE, &[&session, &retire.reason, &now.as_micros()]).await?;
+    shared.board.end(retire.session);
+    // A repetition goes on where the first request was interrupted.
+    if let Some(row) = connection.maybe_row(sql::SESSION_DIED, &[&session]).await? {
+        release(shared, &mut connection, (session, row.try_get(0)?), now).await?;
+    }
+    Ok(())
+}
+
+/// Ends the sessions that have expired, and releases what ended sessions still hold.
+pub(super) async fn sweep(shared: &Shared, connection: &Connection, now: Timestamp) -> Result<(), Stop> {
+    let late = now.before(LATE_LEASE).as_micros();
+    for row in connection.rows(sql::SESSIONS_OVER, &[&now.as_micros()]).await? {
+        let (session, mut died, is_retired): (i64, bool, bool) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        if !is_retired {
+            if connection.change(sql::SESSION_EXPIRE, &[&session, &now.as_micros()]).await? == 0 {
+                continue;
+            }
+            died = true;
+            shared.board.end(SessionId(rows::unsigned(session)));
+        }
+        let mut own = shared.pool.take().await?;
+        release(shared, &mut own, (session, died), now).await?;
+        connection.change(sql::SESSION_RELEASED, &[&session, &late]).await?;
+    }
+    Ok(())
+}
+
+/// Releases everything that an ended session holds, a bounded number at a time.
+async fn release(
+    shared: &Shared,
+    connection: &mut Pooled<'_>,
+    (session, died): (i64, bool),
+    now: Timestamp,
+) -> Result<(), Stop> {
+    loop {
+        connection.begin(sql::BEGIN).await?;
+        let released = release_some(connection, (session, died), now).await;
+        let Ok(routes) = released else {
+            connection.undo().await;
+            return released.map(|_| ());
+        };
+        connection.end(sql::COMMIT).await?;
+        if routes.is_empty() {
+            return Ok(());
+        }
+        let mut news = Vec::new();
+        for route in shared.routes.named(connection, &routes).await?.into_values() {
+            news.push(News::Care(route.namespace.clone()));
+            news.push(News::Ready(route));
+        }
+        shared.board.tell(news);
+    }
+}
+
+/// Releases some executions, and returns their routes.
+async fn release_some(
+    connection: &Connection,
+    (session, died): (i64, bool),
+    now: Timestamp,
+) -> Result<Vec<i32>, Stop> {
+    let locked = connection.rows(sql::HELD_LOCK, &[&session]).await?;
+    let keys: Vec<i64> = locked.iter().map(|row| Ok(row.try_get(0)?)).collect::<Result<_, Stop>>()?;
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let released = Released { takeovers: i32::from(died), wake_at: None };
+    release_locked(connection, &keys, &released, now).await
+}
+
+/// What else changes with the release of a lease.
+pub(super) struct Released {
+    pub(super) takeovers: i32,
+    /// When it is ready again; `None` for at once.
+    pub(super) wake_at: Option<Timestamp>,
+}
+
+/// Releases executions whose rows are locked, and returns their routes.
+pub(super) async fn release_locked(
+    connection: &Connection,
+    keys: &[i64],
+    released: &Released,
+    now: Timestamp,
+) -> Result<Vec<i32>, Stop> {
+    let (mut cares, mut routes) = (Vec::new(), Vec::new());
+    let (mut of, mut reasons) = (Vec::new(), Vec::new());
+    let held = connection.rows(sql::HELD, &[&keys]).await?;
+    for row in &held {
+        let key: i64 = row.try_get(0)?;
+        let care_at = Timestamp::sooner(rows::timestamp(row.try_get(3)?), rows::timestamp(row.try_get(4)?));
+        cares.push(rows::micros(care::after_release(care_at, row.try_get(5)?, now)));
+        routes.push(row.try_get(1)?);
+        let names: Vec<String> = row.try_get(6)?;
+        of.extend(names.iter().map(|_| key));
+        reasons.extend(names);
+    }
+    let takeovers = vec![released.takeovers; keys.len()];
+    let wakes = vec![rows::micros(released.wake_at); keys.len()];
+    let since = now.as_micros();
+    let parameters: [Parameter<'_>; 7] = [&keys, &cares, &takeovers, &wakes, &since, &of, &reasons];
+    connection.change(sql::RELEASE, &parameters).await?;
+    routes.sort_unstable();
+    routes.dedup();
+    Ok(routes)
+}

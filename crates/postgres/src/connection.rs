@@ -1,0 +1,88 @@
+//! One connection: statements that are prepared once, and sent one behind the other.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use tokio_postgres::{Client, NoTls, Row, Statement};
+
+use crate::error::Stop;
+use crate::gate::start;
+use crate::sheet::Parameter;
+use crate::sql;
+use crate::url::Place;
+
+/// A connection with the settings of the store. Several statements may be under way at a time: the
+/// server carries them out in the order in which they were first polled.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    prepared: Mutex<HashMap<usize, Statement>>,
+}
+
+impl Connection {
+    /// Connects. The task that moves the bytes ends when the connection is dropped.
+    pub(crate) async fn open(place: &Place) -> Result<Self, tokio_postgres::Error> {
+        let connection = Self::plain(place).await?;
+        connection.client.query(sql::CONNECTION, &[&place.schema]).await?;
+        Ok(connection)
+    }
+
+    /// Connects, with the settings that everybody gets from the server.
+    pub(crate) async fn plain(place: &Place) -> Result<Self, tokio_postgres::Error> {
+        let (client, bytes) = place.config.connect(NoTls).await?;
+        start(async move {
+            // Each statement that is under way gets the error too.
+            let _ = bytes.await;
+        });
+        Ok(Self { client, prepared: Mutex::default() })
+    }
+
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.client.is_closed()
+    }
+
+    async fn prepare(&self, text: &'static str) -> Result<Statement, tokio_postgres::Error> {
+        // Statements are static: the place of one names it.
+        let name = text.as_ptr().addr();
+        let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare(text).await?;
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(name, statement.clone());
+        Ok(statement)
+    }
+
+    pub(crate) async fn rows(
+        &self,
+        text: &'static str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, Stop> {
+        let statement = self.prepare(text).await?;
+        Ok(self.client.query(&statement, parameters).await?)
+    }
+
+    /// Returns the only row.
+    pub(crate) async fn row(&self, text: &'static str, parameters: &[Parameter<'_>]) -> Result<Row, Stop> {
+        self.maybe_row(text, parameters).await?.ok_or_else(|| Stop::corrupt("a row is missing"))
+    }
+
+    /// Returns the first row, if there is one.
+    pub(crate) async fn maybe_row(
+        &self,
+        text: &'static str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Option<Row>, Stop> {
+        Ok(self.rows(text, parameters).await?.pop())
+    }
+
+    /// Returns the number of rows that were changed.
+    pub(crate) async fn change(&self, text: &'static str, parameters: &[Parameter<'_>]) -> Result<u64, Stop> {
+        let statement = self.prepare(text).await?;
+        Ok(self.client.execute(&statement, parameters).await?)
+    }
+
+    /// Runs statements without parameters and results.
+    pub(crate) async fn run(&self, text: &'static str) -> Result<(), Stop> {
+        Ok(self.client.batch_execute(text).await?)
+    }
+}

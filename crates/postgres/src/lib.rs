@@ -1,0 +1,39 @@
+//! abide's store on PostgreSQL.
+//!
+//! Any number of processes work on one database. Operations that arrive together travel together,
+//! as one set-based statement. A statement that only reads looks up the facts, `abide-core`
+//! decides, and a second statement writes. Everything in it hangs on the update that checks the
+//! lease or on the insert that could find a neighbour's row, so a change in between is found,
+//! and the operation is decided anew.
+//!
+//! Deliberately absent: decisions, a clock, and statements that are put together at run time. Each
+//! is a name in `sql`, and carries the argument why it is right beside others.
+
+mod apply;
+mod batcher;
+mod board;
+mod connection;
+mod error;
+mod facts;
+mod follower;
+mod gate;
+mod horizon;
+mod options;
+mod pool;
+mod routes;
+mod rows;
+mod schema;
+mod seal;
+mod shared;
+mod sheet;
+mod sql;
+mod step_connection;
+mod store;
+mod target;
+mod url;
+mod view;
+
+pub use error::OpenError;
+pub use options::Options;
+pub use step_connection::StepConnection;
+pub use store::PostgresStore;

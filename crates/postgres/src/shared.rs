@@ -1,0 +1,34 @@
+//! Everything that the operations of one store share.
+
+use std::sync::Arc;
+
+use abide_core::{Bounds, Timestamp};
+use abide_store::Clock;
+
+use crate::Options;
+use crate::board::Board;
+use crate::horizon::Horizon;
+use crate::pool::Pool;
+use crate::routes::Routes;
+
+pub(crate) struct Shared {
+    pub(crate) pool: Pool,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: Options,
+    pub(crate) routes: Routes,
+    pub(crate) board: Arc<Board>,
+    pub(crate) horizon: Horizon,
+    /// The search path of a user's own connections, as the server sets it.
+    pub(crate) user_path: String,
+}
+
+impl Shared {
+    /// Reads the clock, when an operation is applied and not when it is asked for.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) fn bounds(&self) -> &Bounds {
+        &self.options.bounds
+    }
+}

@@ -1,0 +1,358 @@
+//! Leases: who is ready, who is due, who needs care.
+
+/// Makes executions ready whose timers are due, as of the due time.
+///
+/// `FOR NO KEY UPDATE SKIP LOCKED` looks at the newest version of each row, so of two claims only
+/// one finds the timer. That no other wake counts is read from the snapshot: at worst an execution
+/// has two.
+pub(crate) const PROMOTE: &str = "
+WITH due AS MATERIALIZED (
+    SELECT x.key, x.route, x.rank, x.wake_at
+    FROM unnest($1::INT[]) r (route), LATERAL (
+        SELECT e.key, e.route, e.rank, e.wake_at
+        FROM executions e
+        WHERE e.route = r.route AND e.session IS NULL AND e.wake_at IS NOT NULL AND NOT e.aside
+            AND e.wake_at <= $2
+            AND (
+                SELECT TRUE
+                FROM wakes w
+                WHERE w.execution = e.key AND e.listens >= w.needs
+                LIMIT 1
+            ) IS NULL
+        ORDER BY e.route, e.wake_at
+        LIMIT 10000
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) x
+    LIMIT $3
+),
+u AS (
+    UPDATE executions
+    SET wake_at = NULL
+    WHERE key = ANY(ARRAY(SELECT key FROM due))
+    RETURNING key
+)
+INSERT INTO wakes (execution, route, rank, since, message, needs)
+SELECT key, route, rank, wake_at, '', 0
+FROM due
+WHERE (key IN (SELECT key FROM u)) IS TRUE";
+
+/// Leases ready executions.
+///
+/// - `candidates` walks the queue of each route and locks what it can have. `SKIP LOCKED` follows a
+///   row to its newest version, so an execution that somebody leased, set aside or paused meanwhile
+///   is passed over, and of two claims one gets it. The wakes that it was found by stay then.
+/// - `q` counts the request, and locks the row of the session: a session that is retired at this
+///   moment either is found retired here, or its leases are released after this statement.
+/// - The wakes that are deleted are those of the snapshot. Their messages are in the inbox that the
+///   next statement reads. A wake that is committed later stays.
+/// - The reasons for care become one time in the row, as `care::after_lease` says.
+macro_rules! lease {
+    ($limit:literal) => {
+        concat!(
+            "
+WITH candidates AS MATERIALIZED (
+    SELECT x.execution, x.rank, x.since
+    FROM unnest($3::INT[]) r (route), LATERAL (
+        SELECT w.execution, w.rank, w.since
+        FROM (
+            SELECT execution, rank, since, needs
+            FROM wakes
+            WHERE route = r.route
+            ORDER BY route, rank, since, execution
+            OFFSET 0
+        ) w,
+        LATERAL (
+            SELECT e.key
+            FROM executions e
+            WHERE e.key = w.execution AND e.session IS NULL AND NOT e.aside AND e.listens >= w.needs
+            LIMIT 1
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) e
+        LIMIT ",
+            $limit,
+            "
+    ) x
+),
+chosen AS MATERIALIZED (
+    SELECT execution, min(rank) AS rank, min(since) AS since
+    FROM candidates
+    GROUP BY execution
+    ORDER BY 2, 3, 1
+    LIMIT $4
+),
+q AS (
+    UPDATE sessions
+    SET request = $2
+    WHERE id = $1 AND request <= $2 AND retired IS NULL AND expires_at > $5 AND EXISTS (SELECT 1 FROM chosen)
+    RETURNING beat_count
+),
+u AS (
+    UPDATE executions e
+    SET
+        session = $1,
+        request = $2,
+        is_care = FALSE,
+        given_beat = (SELECT beat_count FROM q),
+        epoch = e.epoch + 1,
+        care_at = CASE
+            WHEN LEAST(e.care_at, (SELECT min(c.at) FROM cares c WHERE c.execution = e.key)) IS NULL THEN NULL
+            ELSE GREATEST(LEAST(e.care_at, (SELECT min(c.at) FROM cares c WHERE c.execution = e.key)), $6)
+        END
+    WHERE e.key = ANY(ARRAY(SELECT execution FROM chosen)) AND EXISTS (SELECT 1 FROM q)
+    RETURNING e.key
+),
+d AS (
+    DELETE FROM wakes
+    WHERE execution = ANY(ARRAY(SELECT key FROM u))
+),
+k AS (
+    DELETE FROM cares
+    WHERE execution = ANY(ARRAY(SELECT key FROM u))
+)
+SELECT execution
+FROM chosen
+WHERE (execution IN (SELECT key FROM u)) IS TRUE
+ORDER BY rank, since, execution"
+        )
+    };
+}
+
+/// The limits are part of the text: for one in a parameter, the server plans to read a tenth of the
+/// table.
+pub(crate) const LEASE_FEW: &str = lease!("16");
+pub(crate) const LEASE_MANY: &str = lease!("256");
+
+/// Returns leases to the queue of which nobody has heard. Their epochs stay used.
+pub(crate) const GIVE_BACK: &str = "
+WITH u AS (
+    UPDATE executions
+    SET session = NULL
+    WHERE key = ANY($2::BIGINT[]) AND session = $1
+    RETURNING key, route, rank
+)
+INSERT INTO wakes (execution, route, rank, since, message, needs)
+SELECT key, route, rank, $3, '', 0
+FROM u";
+
+/// The leases of a request that are still held.
+pub(crate) const LEASES_OF_REQUEST: &str = "
+SELECT key, is_care
+FROM executions
+WHERE session = $1 AND request = $2
+ORDER BY key";
+
+/// Whether more is ready.
+pub(crate) const MORE: &str = "
+SELECT EXISTS (
+    SELECT 1
+    FROM unnest($1::INT[]) r (route), LATERAL (
+        SELECT 1
+        FROM (
+            SELECT execution, needs
+            FROM wakes
+            WHERE route = r.route
+            ORDER BY route, rank, since, execution
+            OFFSET 0
+        ) w,
+        LATERAL (
+            SELECT key
+            FROM executions
+            WHERE key = w.execution AND session IS NULL AND NOT aside AND listens >= w.needs
+            LIMIT 1
+        ) e
+        LIMIT 1
+    ) w
+)";
+
+/// When the next timer is due.
+pub(crate) const NEXT_WAKE: &str = "
+SELECT min(x.wake_at)
+FROM unnest($1::INT[]) r (route), LATERAL (
+    SELECT e.wake_at
+    FROM executions e
+    WHERE e.route = r.route AND e.session IS NULL AND e.wake_at IS NOT NULL AND NOT e.aside AND e.wake_at > $2
+    ORDER BY e.route, e.wake_at
+    LIMIT 1
+) x";
+
+/// The executions of a namespace that a caretaker is to look at first.
+pub(crate) const CARE_NEXT: &str = "
+SELECT x.key, min(x.at)
+FROM (
+    (
+        SELECT e.key, e.care_at AS at
+        FROM executions e
+        WHERE e.ns = $1 AND e.care_at IS NOT NULL
+        ORDER BY e.ns, e.care_at, e.key
+        LIMIT 64
+    )
+    UNION ALL
+    (
+        SELECT c.execution, c.at
+        FROM (
+            SELECT execution, at, while_held
+            FROM cares
+            WHERE ns = $1
+            ORDER BY ns, at, execution
+            OFFSET 0
+        ) c,
+        LATERAL (SELECT session FROM executions WHERE key = c.execution LIMIT 1) e
+        WHERE c.while_held OR e.session IS NULL
+        LIMIT 64
+    )
+) x
+GROUP BY x.key
+ORDER BY 2, 1
+LIMIT 64";
+
+/// What a caretaker looks at.
+pub(crate) const CARE_LOOK: &str = "
+SELECT
+    e.ns, e.id, e.session, e.epoch, e.version, e.summary, e.state,
+    ARRAY(
+        SELECT b.body
+        FROM inbox b
+        WHERE b.execution = e.key AND b.body IS NOT NULL AND b.sort = 1
+        ORDER BY b.place
+    ),
+    ARRAY(SELECT c.message FROM cares c WHERE c.execution = e.key)
+FROM executions e
+WHERE e.key = $1";
+
+/// Leases an execution for care, if it is still as it was looked at. See `lease!` for the rest.
+pub(crate) const CARE_LEASE: &str = "
+WITH q AS (
+    UPDATE sessions
+    SET request = $2
+    WHERE id = $1 AND request <= $2 AND retired IS NULL AND expires_at > $5
+    RETURNING beat_count
+),
+u AS (
+    UPDATE executions e
+    SET
+        session = $1,
+        request = $2,
+        is_care = TRUE,
+        given_beat = (SELECT beat_count FROM q),
+        epoch = e.epoch + 1,
+        aside = FALSE,
+        care_at = CASE
+            WHEN LEAST(e.care_at, (SELECT min(c.at) FROM cares c WHERE c.execution = e.key)) IS NULL THEN NULL
+            ELSE GREATEST(LEAST(e.care_at, (SELECT min(c.at) FROM cares c WHERE c.execution = e.key)), $6)
+        END
+    WHERE e.key = $3 AND e.epoch = $4 AND e.version = $7 AND e.session IS NOT DISTINCT FROM $8
+        AND EXISTS (SELECT 1 FROM q)
+    RETURNING e.key
+),
+d AS (
+    DELETE FROM wakes
+    WHERE execution = ANY(ARRAY(SELECT key FROM u))
+),
+k AS (
+    DELETE FROM cares
+    WHERE execution = ANY(ARRAY(SELECT key FROM u))
+)
+SELECT key
+FROM u";
+
+/// Puts care off, if the execution is still as it was looked at. The reasons that were looked at
+/// are deleted by name: one that came later stays.
+pub(crate) const CARE_LATER: &str = "
+WITH u AS (
+    UPDATE executions
+    SET care_at = $2
+    WHERE key = $1 AND epoch = $3 AND version = $4 AND session IS NOT DISTINCT FROM $5
+    RETURNING key
+),
+k AS (
+    DELETE FROM cares
+    WHERE execution = ANY(ARRAY(SELECT key FROM u)) AND message = ANY($6::TEXT[])
+)
+SELECT key
+FROM u";
+
+/// The newest unread message of each execution that a session holds.
+pub(crate) const MAIL: &str = "
+SELECT e.key, b.id
+FROM executions e
+JOIN LATERAL (
+    SELECT id
+    FROM inbox
+    WHERE execution = e.key AND body IS NOT NULL
+    ORDER BY place DESC
+    LIMIT 1
+) b ON TRUE
+WHERE e.session = $1
+ORDER BY e.key";
+
+/// Everything that is needed to run these executions, at one moment. It comes after the statement
+/// that leased them: one that locks rows sees the newest versions of those, and old versions of
+/// everything else.
+pub(crate) const LEASED: &str = "
+SELECT
+    e.key, e.ns, e.id, e.session, e.epoch, e.version, e.takeovers, e.summary, e.state,
+    ARRAY(
+        SELECT j.seq
+        FROM (
+            SELECT seq, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+            FROM (
+                SELECT seq, body
+                FROM journal
+                WHERE execution = e.key AND run = e.run
+                ORDER BY execution, run, seq
+                LIMIT $2
+            ) j
+        ) j
+        WHERE j.before < $3
+        ORDER BY j.seq
+    ),
+    ARRAY(
+        SELECT j.body
+        FROM (
+            SELECT seq, body, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+            FROM (
+                SELECT seq, body
+                FROM journal
+                WHERE execution = e.key AND run = e.run
+                ORDER BY execution, run, seq
+                LIMIT $2
+            ) j
+        ) j
+        WHERE j.before < $3
+        ORDER BY j.seq
+    ),
+    ARRAY(
+        SELECT b.place
+        FROM (
+            SELECT place, COALESCE(sum(octet_length(body)) OVER earlier, 0) AS before
+            FROM (
+                SELECT place, body
+                FROM inbox
+                WHERE execution = e.key AND body IS NOT NULL
+                ORDER BY execution, place
+                LIMIT $4
+            ) b
+            WINDOW earlier AS (ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)
+        ) b
+        WHERE b.before < $5
+        ORDER BY b.place
+    ),
+    ARRAY(
+        SELECT b.body
+        FROM (
+            SELECT place, body, COALESCE(sum(octet_length(body)) OVER earlier, 0) AS before
+            FROM (
+                SELECT place, body
+                FROM inbox
+                WHERE execution = e.key AND body IS NOT NULL
+                ORDER BY execution, place
+                LIMIT $4
+            ) b
+            WINDOW earlier AS (ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)
+        ) b
+        WHERE b.before < $5
+        ORDER BY b.place
+    )
+FROM executions e
+WHERE e.key = ANY($1::BIGINT[])
+ORDER BY e.key";

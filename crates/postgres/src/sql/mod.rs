@@ -1,0 +1,18 @@
+//! Every statement of this store.
+//!
+//! Isolation is READ COMMITTED: each statement sees the commits before its beginning, and follows
+//! a row that it locks to the newest version. Where a statement relies on that, it says how.
+
+mod apply;
+mod claim;
+mod facts;
+mod schema;
+mod sessions;
+mod view;
+
+pub(crate) use apply::*;
+pub(crate) use claim::*;
+pub(crate) use facts::*;
+pub(crate) use schema::*;
+pub(crate) use sessions::*;
+pub(crate) use view::*;

@@ -1,0 +1,197 @@
+//! Connections, and the schema.
+
+/// Prepares a connection for the store's own statements. Plans are made on small tables and kept,
+/// so they must not depend on sizes: each statement walks indexes in loops. On 200,000 executions,
+/// a claim that was planned on 40 rows runs for minutes without these settings.
+pub(crate) const CONNECTION: &str = "
+SELECT
+    set_config('search_path', $1, FALSE),
+    set_config('enable_seqscan', 'off', FALSE),
+    set_config('enable_bitmapscan', 'off', FALSE),
+    set_config('enable_hashjoin', 'off', FALSE),
+    set_config('enable_mergejoin', 'off', FALSE),
+    set_config('random_page_cost', '0', FALSE),
+    set_config('seq_page_cost', '0', FALSE),
+    set_config('jit', 'off', FALSE),
+    set_config('plan_cache_mode', 'force_generic_plan', FALSE),
+    set_config('synchronous_commit', 'on', FALSE),
+    set_config('default_transaction_isolation', 'read committed', FALSE)";
+
+/// What a user's transaction runs with, before and after abide's own statements in it.
+pub(crate) const USER_SETTINGS: &str = "
+SELECT
+    set_config('search_path', $1, TRUE),
+    set_config('enable_seqscan', $2, TRUE),
+    set_config('enable_bitmapscan', $2, TRUE),
+    set_config('enable_hashjoin', $2, TRUE),
+    set_config('enable_mergejoin', $2, TRUE)";
+
+pub(crate) const SERVER: &str = "
+SELECT
+    current_setting('server_version_num')::INT,
+    current_setting('server_encoding'),
+    current_setting('search_path')";
+
+pub(crate) const BEGIN: &str = "BEGIN";
+pub(crate) const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+pub(crate) const COMMIT: &str = "COMMIT";
+pub(crate) const ROLLBACK: &str = "ROLLBACK";
+pub(crate) const SAVEPOINT: &str = "SAVEPOINT abide_step";
+pub(crate) const SAVEPOINT_RELEASE: &str = "RELEASE SAVEPOINT abide_step";
+pub(crate) const SAVEPOINT_ROLLBACK: &str = "ROLLBACK TO SAVEPOINT abide_step";
+
+/// Two processes that open an empty database at the same time create one schema: the second waits
+/// here until the first has committed, and then finds everything.
+pub(crate) const MIGRATION_LOCK: &str = "
+SELECT pg_advisory_xact_lock(hashtextextended('abide ' || $1, 0))";
+
+pub(crate) const SCHEMA_EXISTS: &str = "
+SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1),
+    EXISTS (
+        SELECT 1
+        FROM pg_class c
+        JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = $1 AND c.relname = 'migrations'
+    )";
+
+/// A name cannot be a parameter of CREATE SCHEMA. The server puts it into quotes.
+pub(crate) const SCHEMA_NAME: &str = "
+SELECT set_config('abide.schema', $1, TRUE)";
+pub(crate) const SCHEMA_CREATE: &str = "
+DO $$ BEGIN
+    EXECUTE pg_catalog.format('CREATE SCHEMA %I', current_setting('abide.schema'));
+END $$";
+
+pub(crate) const VERSION: &str = "
+SELECT COALESCE(max(version), 0)
+FROM migrations";
+pub(crate) const VERSION_INSERT: &str = "
+INSERT INTO migrations (version)
+VALUES ($1)";
+pub(crate) const MIGRATIONS_CREATE: &str = "
+CREATE TABLE migrations (version BIGINT PRIMARY KEY)";
+
+/// The first version of the schema.
+///
+/// `executions` leaves room in its pages, so that a commit that keeps its lease changes its row in
+/// place. The sequences have no cache: a number that was drawn later is larger, also when another
+/// connection draws it.
+pub(crate) const MIGRATION_1: &str = "
+CREATE SEQUENCE execution_key;
+CREATE SEQUENCE session_id;
+CREATE SEQUENCE inbox_place CACHE 1;
+CREATE SEQUENCE feed_place CACHE 1;
+CREATE SEQUENCE wake_number;
+CREATE TABLE routes (
+    id INT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    ns TEXT COLLATE \"C\" NOT NULL,
+    body BYTEA NOT NULL,
+    UNIQUE (ns, body)
+);
+CREATE TABLE executions (
+    key BIGINT PRIMARY KEY,
+    ns TEXT COLLATE \"C\" NOT NULL,
+    id TEXT COLLATE \"C\" NOT NULL,
+    route INT NOT NULL,
+    rank INT NOT NULL,
+    session BIGINT,
+    request BIGINT NOT NULL,
+    is_care BOOL NOT NULL,
+    given_beat BIGINT NOT NULL,
+    epoch BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    run INT NOT NULL,
+    status SMALLINT NOT NULL,
+    listens SMALLINT NOT NULL,
+    aside BOOL NOT NULL,
+    wake_at BIGINT,
+    care_at BIGINT,
+    parent BIGINT,
+    parent_run INT,
+    is_child BOOL NOT NULL,
+    created_at BIGINT NOT NULL,
+    finished_at BIGINT,
+    takeovers INT NOT NULL,
+    tags BYTEA,
+    summary BYTEA NOT NULL,
+    state BYTEA NOT NULL,
+    UNIQUE (ns, id)
+) WITH (fillfactor = 60);
+CREATE INDEX executions_timer ON executions (route, wake_at)
+    WHERE session IS NULL AND wake_at IS NOT NULL AND NOT aside;
+CREATE INDEX executions_session ON executions (session, key) WHERE session IS NOT NULL;
+CREATE INDEX executions_parent ON executions (parent, key) WHERE parent IS NOT NULL;
+CREATE INDEX executions_care ON executions (ns, care_at, key) WHERE care_at IS NOT NULL;
+CREATE INDEX executions_aside ON executions (key) WHERE aside;
+CREATE TABLE journal (
+    execution BIGINT NOT NULL,
+    run INT NOT NULL,
+    seq BIGINT NOT NULL,
+    count INT NOT NULL,
+    body BYTEA NOT NULL,
+    UNIQUE (execution, run, seq)
+);
+CREATE TABLE inbox (
+    execution BIGINT NOT NULL,
+    id TEXT COLLATE \"C\" NOT NULL,
+    place BIGINT NOT NULL DEFAULT nextval('inbox_place'),
+    sort SMALLINT NOT NULL,
+    body BYTEA,
+    UNIQUE (execution, id)
+);
+CREATE INDEX inbox_unread ON inbox (execution, place) WHERE body IS NOT NULL;
+CREATE TABLE wakes (
+    execution BIGINT NOT NULL,
+    route INT NOT NULL,
+    rank INT NOT NULL,
+    since BIGINT NOT NULL,
+    message TEXT COLLATE \"C\" NOT NULL,
+    needs SMALLINT NOT NULL,
+    number BIGINT NOT NULL DEFAULT nextval('wake_number')
+);
+CREATE INDEX wakes_queue ON wakes (route, rank, since, execution);
+CREATE INDEX wakes_message ON wakes (execution, message);
+CREATE TABLE cares (
+    execution BIGINT NOT NULL,
+    ns TEXT COLLATE \"C\" NOT NULL,
+    at BIGINT NOT NULL,
+    message TEXT COLLATE \"C\" NOT NULL,
+    while_held BOOL NOT NULL
+);
+CREATE INDEX cares_queue ON cares (ns, at, execution);
+CREATE INDEX cares_message ON cares (execution, message);
+CREATE TABLE tags (
+    execution BIGINT NOT NULL,
+    key TEXT COLLATE \"C\" NOT NULL,
+    value TEXT COLLATE \"C\" NOT NULL
+);
+CREATE INDEX tags_value ON tags (key, value, execution);
+CREATE INDEX tags_execution ON tags (execution);
+CREATE TABLE sessions (
+    id BIGINT PRIMARY KEY,
+    ns TEXT COLLATE \"C\" NOT NULL,
+    name TEXT COLLATE \"C\" NOT NULL,
+    ability BYTEA NOT NULL,
+    ttl_us BIGINT NOT NULL,
+    registered_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    retired TEXT,
+    retired_at BIGINT,
+    died BOOL NOT NULL,
+    released BOOL NOT NULL,
+    draining BOOL NOT NULL,
+    beat_count BIGINT NOT NULL,
+    request BIGINT NOT NULL
+);
+CREATE INDEX sessions_ns ON sessions (ns, id);
+CREATE INDEX sessions_open ON sessions (id) WHERE NOT released;
+CREATE TABLE feed (
+    place BIGINT PRIMARY KEY DEFAULT nextval('feed_place'),
+    execution BIGINT NOT NULL,
+    run INT NOT NULL,
+    at BIGINT NOT NULL,
+    happening SMALLINT NOT NULL,
+    is_end BOOL NOT NULL
+);
+CREATE INDEX feed_execution ON feed (execution);
+CREATE INDEX feed_end ON feed (place) WHERE is_end";

@@ -1,0 +1,256 @@
+//! The store itself: the part behind each of its methods, and the thread that it owns.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use abide_core::SessionId;
+use abide_store::{
+    Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
+    Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
+    Registered, Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, View, Worker, WorkerRow,
+    Workers,
+};
+use tokio::sync::oneshot;
+
+use crate::batcher::{Batcher, Job, repeated};
+use crate::board::Board;
+use crate::connection::Connection;
+use crate::error::{Kind, Stop};
+use crate::gate::Gate;
+use crate::horizon::Horizon;
+use crate::pool::Pool;
+use crate::routes::Routes;
+use crate::shared::Shared;
+use crate::url::Place;
+use crate::{OpenError, Options, apply, follower, schema, sql, view};
+
+/// A [`Store`] in a PostgreSQL database.
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+    batcher: Arc<Batcher>,
+    gate: Gate,
+}
+
+impl PostgresStore {
+    /// Opens a schema of a database, creating it and bringing it to the current version if need be.
+    /// The URL is one of PostgreSQL, with two parameters more: `schema` names the schema (`abide`),
+    /// and `listen=off` says that the server's notices do not come through.
+    ///
+    /// It blocks until the schema is ready. Call it where that is allowed.
+    pub fn open(
+        url: &str,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> std::result::Result<Arc<Self>, OpenError> {
+        let place = Place::parse(url, options.connect_ms_max)?;
+        let gate = Gate::open().map_err(OpenError::Thread)?;
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let opening = options.clone();
+        gate.start(async move {
+            let opened = open(&place, &opening).await;
+            // Nobody may wait for it any longer.
+            let _ = tell.send((place, opened));
+        });
+        let gone = |_| OpenError::Thread(std::io::Error::other("it has ended"));
+        let (place, opened) = told.recv().map_err(gone)?;
+        let user_path = match opened {
+            Ok(user_path) => user_path,
+            Err(error) => {
+                gate.end();
+                return Err(error);
+            }
+        };
+        let listens = place.listens;
+        let shared = Arc::new(Shared {
+            pool: Pool::new(place, options.connection_count_max),
+            clock,
+            routes: Routes::default(),
+            board: Arc::new(Board::new(options.notice_count_max)),
+            horizon: Horizon::default(),
+            user_path,
+            options,
+        });
+        let batcher = Arc::new(Batcher::default());
+        for _ in 0..shared.options.writer_count_max.max(1) {
+            gate.start(Arc::clone(&batcher).serve(Arc::clone(&shared)));
+        }
+        gate.start(follower::look(Arc::clone(&shared)));
+        if listens {
+            gate.start(follower::listen(Arc::clone(&shared)));
+        }
+        Ok(Arc::new(Self { shared, batcher, gate }))
+    }
+
+    /// Carries out an operation that changes something.
+    fn write<T, F>(
+        &self,
+        what: &'static str,
+        operation: impl Fn(Arc<Shared>) -> F + Send + Sync + 'static,
+    ) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = std::result::Result<T, Stop>> + Send + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        let attempt_count_max = shared.options.attempt_count_max;
+        self.gate
+            .answer(async move { repeated(attempt_count_max, what, || operation(Arc::clone(&shared))).await })
+    }
+
+    /// Carries out an operation that only reads.
+    fn read<T, F>(&self, what: &'static str, operation: impl FnOnce(Arc<Shared>) -> F) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = std::result::Result<T, Stop>> + Send + 'static,
+    {
+        let answer = operation(Arc::clone(&self.shared));
+        self.gate.answer(async move { answer.await.map_err(|stop| stop.told(what, Kind::Reads)) })
+    }
+
+    fn queue<T: Send + 'static>(&self, job: Job, told: oneshot::Receiver<Result<T>>) -> Answer<T> {
+        let batcher = Arc::clone(&self.batcher);
+        self.gate.answer(async move {
+            batcher.put(job);
+            told.await.unwrap_or_else(|source| {
+                Err(Error::Indeterminate { what: "operation", source: source.into() })
+            })
+        })
+    }
+
+    /// Closes the store. Operations that are under way are still answered, later ones are refused.
+    pub fn close(&self) {
+        self.shared.board.close();
+        self.gate.close();
+        self.shared.pool.close();
+        self.gate.end();
+    }
+}
+
+/// Prepares the schema. Returns the search path of a user's own connections.
+async fn open(place: &Place, options: &Options) -> std::result::Result<String, OpenError> {
+    let user_path = user_path(place).await?;
+    let connection: Connection = schema::open(place, options).await?;
+    drop(connection);
+    Ok(user_path)
+}
+
+async fn user_path(place: &Place) -> std::result::Result<String, OpenError> {
+    let connection = Connection::plain(place).await.map_err(|source| OpenError::Unreachable { source })?;
+    let row = connection.row(sql::SERVER, &[]).await.map_err(|stop| OpenError::Unusable {
+        schema: place.schema.clone(),
+        source: stop.told("open", Kind::Reads).into(),
+    })?;
+    Ok(row.get(2))
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Store for PostgresStore {
+    fn submit(&self, submit: Submit) -> Answer<Submissions> {
+        if submit.messages.is_empty() {
+            return self.gate.answer(async { Ok(Submissions::new()) });
+        }
+        let (tell, told) = oneshot::channel();
+        self.queue(Job::Submit(submit, tell), told)
+    }
+
+    fn claim(&self, claim: Claim) -> Answer<Claimed> {
+        let claim = Arc::new(claim);
+        self.write("claim", move |shared| {
+            let claim = Arc::clone(&claim);
+            async move { apply::claim(&shared, &claim).await }
+        })
+    }
+
+    fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
+        let (tell, told) = oneshot::channel();
+        self.queue(Job::Commit(Box::new(commit), tell), told)
+    }
+
+    fn set_aside(&self, aside: Aside) -> Answer<()> {
+        let aside = Arc::new(aside);
+        self.write("set aside", move |shared| {
+            let aside = Arc::clone(&aside);
+            async move { apply::set_aside(&shared, &aside).await }
+        })
+    }
+
+    fn register(&self, worker: Worker) -> Answer<Registered> {
+        let worker = Arc::new(worker);
+        self.write("register", move |shared| {
+            let worker = Arc::clone(&worker);
+            async move { apply::register(&shared, &worker).await }
+        })
+    }
+
+    fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat> {
+        self.write("heartbeat", move |shared| async move { apply::heartbeat(&shared, &beat).await })
+    }
+
+    fn retire(&self, retire: Retire) -> Answer<()> {
+        let retire = Arc::new(retire);
+        self.write("retire", move |shared| {
+            let retire = Arc::clone(&retire);
+            async move { apply::retire(&shared, &retire).await }
+        })
+    }
+
+    fn prune(&self, prune: Prune) -> Answer<u64> {
+        self.write("prune", move |shared| async move { apply::prune(&shared, &prune).await })
+    }
+
+    fn import(&self, import: Import) -> Answer<Imported> {
+        let import = Arc::new(import);
+        self.write("import", move |shared| {
+            let import = Arc::clone(&import);
+            async move { apply::import(&shared, &import).await }
+        })
+    }
+
+    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
+        Answer::new(self.shared.board.wait(session))
+    }
+
+    fn close(&self) {
+        Self::close(self);
+    }
+}
+
+impl View for PostgresStore {
+    fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
+        Self::read(self, "read", |shared| async move { view::read(&shared, &read).await })
+    }
+
+    fn inbox(&self, inbox: InboxRead) -> Answer<InboxPage> {
+        Self::read(self, "inbox", |shared| async move { view::inbox(&shared, &inbox).await })
+    }
+
+    fn list(&self, list: List) -> Answer<Listing> {
+        Self::read(self, "list", |shared| async move { view::list(&shared, &list).await })
+    }
+
+    fn feed(&self, feed: Feed) -> Answer<FeedPage> {
+        Self::read(self, "feed", |shared| async move { view::feed(&shared, &feed).await })
+    }
+
+    fn changed(&self) -> Answer<()> {
+        Answer::new(self.shared.board.changed())
+    }
+
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
+        Self::read(self, "workers", |shared| async move { view::workers(&shared, &workers).await })
+    }
+
+    fn leases(&self, leases: Leases) -> Answer<LeasePage> {
+        Self::read(self, "leases", |shared| async move { view::leases(&shared, &leases).await })
+    }
+
+    /// Nothing is known before an operation fails, and then the server says why.
+    fn trouble(&self) -> Answer<Option<Trouble>> {
+        self.gate.answer(async { Ok(None) })
+    }
+}

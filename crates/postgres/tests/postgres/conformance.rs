@@ -1,0 +1,63 @@
+//! The conformance table of every store, and random operations.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{panic, thread};
+
+use abide_core::Bounds;
+use abide_store::Store;
+use abide_store::conformance::{Case, Subject, TestClock, bounds, cases, differential, differential_bounds};
+
+use crate::fixture::{Schema, TABLE, options};
+
+/// How many cases run at a time. Most of a case waits for the disk.
+const PARALLEL: usize = 6;
+
+/// Runs one case in a schema of its own.
+fn passes(case: &Case) -> bool {
+    let schema = Schema::new();
+    let clock = TestClock::new();
+    let store: Arc<dyn Store> = schema.open(clock.clone(), options(bounds()));
+    let subject = Subject { store: store.clone(), clock, table: TABLE };
+    let outcome = panic::catch_unwind(panic::AssertUnwindSafe(|| (case.run)(&subject)));
+    store.close();
+    println!("{} {}", if outcome.is_ok() { "ok    " } else { "FAILED" }, case.name);
+    outcome.is_ok()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn the_store_passes_every_case() {
+    let wanted = std::env::var("ABIDE_TEST_CASE").unwrap_or_default();
+    let all: Vec<&Case> = cases().filter(|case| case.name.contains(&wanted)).collect();
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..PARALLEL {
+            scope.spawn(|| {
+                while let Some(case) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !passes(case) {
+                        lock(&failed).push(case.name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = lock(&failed);
+    assert!(failed.is_empty(), "{} cases failed:\n  {}", failed.len(), failed.join("\n  "));
+}
+
+fn in_schema(schema: &Schema, bounds: Bounds) -> impl Fn(Arc<TestClock>) -> Arc<dyn Store> {
+    move |clock| schema.open(clock, options(bounds.clone()))
+}
+
+#[test]
+fn random_operations_do_the_same_as_in_the_reference_store() {
+    let from: u64 = std::env::var("ABIDE_TEST_SEED").map_or(0, |seed| seed.parse().expect("a number"));
+    for seed in from..from + 8 {
+        let schema = Schema::new();
+        differential(seed, 300, TABLE, in_schema(&schema, differential_bounds()));
+    }
+}

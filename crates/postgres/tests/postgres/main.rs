@@ -1,0 +1,6 @@
+//! Tests of the PostgreSQL store, on a real server.
+
+mod conformance;
+mod fixture;
+mod isolation;
+mod opening;
