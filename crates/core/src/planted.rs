@@ -377,6 +377,8 @@ bugs! {
     SheafNumberedAgain = "sheaf-numbered-again",
     /// A row that is removed takes those behind it along.
     SheafThrownAway = "sheaf-thrown-away",
+    /// A row joins a sheaf whatever its number is, and gets that of the row before it.
+    SheafTakesAny = "sheaf-takes-any",
     /// A damaged row of a sheaf is taken for one of any execution.
     SheafBlamesNeighbours = "sheaf-blames-neighbours",
     /// A row whose columns are damaged is taken for one of the execution that they name.

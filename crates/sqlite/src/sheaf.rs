@@ -56,8 +56,8 @@ thread_local! {
 impl Sheaf {
     /// Whether a row may join.
     fn takes(&self, row: i64, size: usize) -> bool {
-        self.row_count == 0
-            || (row == self.first + self.row_count && self.bytes.len() + size <= SHEAF_BYTES_MAX)
+        let is_next = row == self.first + self.row_count || planted(Bug::SheafTakesAny);
+        self.row_count == 0 || (is_next && self.bytes.len() + size <= SHEAF_BYTES_MAX)
     }
 
     fn push(&mut self, link: &Link<'_>, seq: u64, body: &[u8]) {

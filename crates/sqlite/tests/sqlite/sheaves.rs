@@ -283,6 +283,23 @@ fn a_large_row_stands_alone() {
     ["a", "b", "c", "d"].iter().for_each(|id| assert_eq!(entry_count(&bench.store, id), 1, "{id}"));
 }
 
+/// Such a row would fit into the sheaf of those before it, and is too large to share a row of the
+/// table. Its number must not become that of the row behind it.
+#[test]
+fn p2_a_middling_row_among_small_ones_keeps_the_numbers_of_the_others() {
+    for size in [1_700, 1_850, 1_900, 1_950, 2_000, 4_000, 7_000, 7_950, 8_050, 9_000] {
+        let mut bench = Bench::new();
+        let input = Payload::from(format!("\"{}\"", "x".repeat(size)).as_str());
+        let middling = Body::Start(flow().with_input(input).into());
+        let messages = [start("a"), message("start", "b", middling), start("c"), start("d")];
+        bench.together(messages.into_iter().map(|message| bench.submit(vec![message])).collect());
+        bench.reopen();
+        assert_eq!(bench.problems(), Vec::<String>::new(), "{size}");
+        let counts = ["a", "b", "c", "d"].map(|id| entry_count(&bench.store, id));
+        assert_eq!(counts, [1; 4], "{size}");
+    }
+}
+
 /// An operation of one transaction reads what an earlier one has written.
 #[test]
 fn an_operation_finds_the_rows_of_those_before_it() {
