@@ -425,6 +425,8 @@ bugs! {
     HeartbeatInLine = "heartbeat-in-line",
     /// After an order that an execution sent to itself, a caretaker looks too early.
     OwnOrderUnread = "own-order-unread",
+    /// After a write to the log, the next question for news comes a second after the first.
+    NewsAskedOnce = "news-asked-once",
     /// A store that only reads stays deaf after its connection broke.
     BrokenOnlookerKept = "broken-onlooker-kept",
     /// A log that was left behind counts as durable although its last sync may be missing.

@@ -85,7 +85,7 @@ impl Poll {
                 Some(watch) => {
                     patience = if watch.wait(patience) {
                         os::pause(LIVELY);
-                        LIVELY
+                        if planted(Bug::NewsAskedOnce) { WATCHED } else { LIVELY }
                     } else {
                         (patience * 2).min(WATCHED)
                     };
@@ -177,12 +177,42 @@ impl Onlooker {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::{fs, thread};
+
     use abide_store::conformance::TestClock;
     use rusqlite::hooks::{AuthContext, Authorization};
 
     use super::*;
     use crate::Options;
     use crate::fixture::{pair, start};
+    use crate::wal::log_path;
+
+    /// A commit is visible only after the log was synced, and nothing announces that. Nine
+    /// questions take about a second at growing intervals, and eight seconds at the longest one.
+    #[test]
+    fn a_question_is_soon_repeated_after_a_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        fs::write(log_path(&path), "log").unwrap();
+        let shared = crate::store::shared(Some(&path), TestClock::new(), Options::default());
+        let _followed = shared.notices.follow();
+        let (ask, asked) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| shared.poll.ask_again_and_again(&shared, || _ = ask.send(Moment::now())));
+            // The thread is perhaps not watching yet.
+            let first = loop {
+                fs::write(log_path(&path), "frame").unwrap();
+                if let Ok(first) = asked.recv_timeout(LIVELY) {
+                    break first;
+                }
+            };
+            (1..9).for_each(|_| _ = asked.recv().unwrap());
+            let took = first.elapsed();
+            shared.poll.close(&shared);
+            assert!(took < 4 * WATCHED, "{took:?}");
+        });
+    }
 
     #[test]
     fn a_connection_that_does_not_answer_is_replaced() {
