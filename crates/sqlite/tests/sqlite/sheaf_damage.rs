@@ -52,6 +52,31 @@ fn p1_no_flipped_bit_hides_the_last_row_of_a_tail() {
     }
 }
 
+/// The length of a row, its columns, its list and its body.
+#[test]
+fn no_flipped_bit_of_the_last_row_of_a_tail_goes_unnoticed() {
+    let bench = Bench::new();
+    let mut held = bench.born(&ids(5));
+    bench.record(&mut held, 1);
+    bench.record(&mut held, 2);
+    bench.store.crash();
+    let raw = bench.fixture.raw();
+    let read = "SELECT more FROM abide_journal WHERE row = 11";
+    let more: Vec<u8> = raw.query_row(read, [], |row| row.get(0)).expect("there are rows behind it");
+    // Each of the four rows behind the first one has as many bytes.
+    let last = more.len() - more.len() / 4;
+    for (byte, bit) in (last..more.len()).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
+        let mut flipped = more.clone();
+        flipped[byte] ^= 1 << bit;
+        let write = "UPDATE abide_journal SET more = ?1 WHERE row = 11";
+        raw.execute(write, [flipped]).expect("it is damaged");
+        let store = stepped(&bench.fixture);
+        let problems = store.verify().expect("it is looked at").problems;
+        store.crash();
+        assert!(!problems.is_empty(), "bit {bit} of byte {byte} of {}", more.len());
+    }
+}
+
 /// Both have a tail, and the last row of the first one lies before that of the second one or behind
 /// it.
 #[test]
@@ -255,6 +280,34 @@ fn a_prune_neither_heals_nor_spreads_damaged_columns() {
     assert!(problems.iter().any(|problem| problem.contains("\"e1\"")), "{problems:?}");
     for id in ["e2", "e3"] {
         assert!(!problems.iter().any(|problem| problem.contains(&format!("\"{id}\""))), "{problems:?}");
+    }
+}
+
+/// Rows have their numbers from those before them. Row 2 is that of `e1`, which is removed, and row
+/// 3 is damaged in its length or in its columns.
+#[test]
+fn p1_a_prune_leaves_the_row_before_a_damaged_one_where_it_is() {
+    for (byte, bit) in [(1, 0x40), (6, 0x01)] {
+        let bench = Bench::new();
+        let mut held = bench.born(&ids(4));
+        bench.complete(&mut held[1..2]);
+        bench.store.crash();
+        flip(&bench.fixture, 1, |more| {
+            let second = 2 + usize::from(u16::from_le_bytes([more[0], more[1]]));
+            more[second + byte] ^= bit;
+        });
+        bench.fixture.clock.advance(Duration::from_secs(60));
+        let store = bench.fixture.open();
+        let prune = Prune { finished_before: bench.fixture.clock.now(), limit: 100 };
+        assert_eq!(block_on(store.prune(prune)).expect("it prunes"), 1);
+        let problems = store.verify().expect("it is looked at").problems;
+        if byte == 1 {
+            let told = "what is behind journal row 2 cannot be read".to_owned();
+            assert!(problems.contains(&told), "{problems:?}");
+        } else {
+            assert_eq!(["e0", "e3"].map(|id| entry_count(&store, id)), [1, 1]);
+            assert!(problems.iter().any(|problem| problem.contains("journal row 3")), "{problems:?}");
+        }
     }
 }
 
