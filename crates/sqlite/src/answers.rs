@@ -591,14 +591,57 @@ impl Batch<'_> {
 #[cfg(test)]
 mod tests {
     use abide_store::conformance::block_on;
-    use abide_store::{Claim, Error, Hold, InboxRead, Store as _, View as _};
+    use abide_store::{Claim, Error, Hold, InboxRead, Store as _, Submitted, View as _};
     use rusqlite::StatementStatus;
 
     use super::*;
     use crate::fixture::{
         claim_of, commit_of, end_of, failure_of, inside, message, pair, parent_and_child,
-        parent_and_children, register, submit,
+        parent_and_children, register, submit, try_submit,
     };
+
+    fn inbox_row_count(store: &crate::SqliteStore) -> i64 {
+        const COUNT: &str = "SELECT COUNT(*) FROM abide_inbox";
+        inside(store, |batch| Ok(batch.connection.query_row(COUNT, [], |row| row.get(0))?)).unwrap()
+    }
+
+    /// The writer remembers the id of each of them.
+    #[test]
+    fn p8_an_answer_beside_too_many_others_takes_a_row() {
+        for (count, row_count) in [(ANSWER_COUNT_MAX - 1, 0), (ANSWER_COUNT_MAX, 1)] {
+            let (_folder, ours, _theirs) = pair();
+            let session = register(&ours, "default");
+            let (parent, child) = parent_and_child(&ours, session);
+            let others = move |batch: &mut Batch<'_>| {
+                batch.caches.answers.count = count;
+                Ok(())
+            };
+            inside(&ours, others).unwrap();
+            block_on(ours.commit(end_of(child))).unwrap();
+            assert_eq!(inbox_row_count(&ours), row_count, "beside {count}");
+            let page = block_on(ours.inbox(InboxRead::first(parent.key))).unwrap();
+            assert_eq!(page.messages[0].id.as_str(), "done:k:1", "beside {count}");
+        }
+    }
+
+    /// A kept answer is found by its id. With that of another message, a repetition would not be
+    /// recognized.
+    #[test]
+    fn p1_a_message_with_another_id_than_the_answer_of_its_child_takes_a_row() {
+        for id in ["done:l:1", "done:k:2", "other"] {
+            let (_folder, ours, _theirs) = pair();
+            let session = register(&ours, "default");
+            let (_parent, child) = parent_and_child(&ours, session);
+            let mut commit = end_of(child);
+            let answer = &mut Arc::make_mut(&mut commit.changes).outgoing[0];
+            answer.id = MessageId::new(id);
+            let again = answer.clone();
+            block_on(ours.commit(commit)).unwrap();
+            let repeated = try_submit(&ours, again).unwrap();
+            assert!(matches!(repeated[..], [Submitted::Duplicate(_)]), "{id}: {repeated:?}");
+            assert_eq!(inbox_row_count(&ours), 1, "{id}");
+        }
+    }
 
     /// Many parents wait for children, and few have an answer.
     #[test]

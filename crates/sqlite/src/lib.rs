@@ -59,6 +59,8 @@ mod step_connection;
 pub mod stepped;
 mod store;
 mod tail;
+#[cfg(test)]
+mod tail_tests;
 mod tallies;
 mod trouble;
 mod user_transaction;

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use abide_core::MessageId;
+use abide_core::{Epoch, Execution, Lease, MessageId, Refusal, Version};
 use abide_sqlite::{SqliteStore, StepConnection};
 use abide_store::conformance::block_on;
-use abide_store::{Answer, CommitOutcome, Error, Store, Submit};
+use abide_store::{Answer, Clock, CommitOutcome, Error, ExecutionKey, Store, Stretch, Submit, Submitted};
 
-use crate::fixture::{Fixture, Held, Seat, look, start, step, worker};
+use crate::fixture::{Fixture, Held, Seat, address, flow, look, start, step, worker};
 
 #[test]
 fn writes_of_a_step_and_its_record_commit_together() {
@@ -105,6 +105,30 @@ fn what_a_step_may_not_do_fails_in_the_step_and_leaves_no_trace() {
     // The rules end with the step.
     seat.retire();
     assert!(store.verify().unwrap().is_sound());
+}
+
+/// The engine must hear of it: without the refusal it would run the same code again, and again.
+#[test]
+fn a_refused_step_of_a_first_stretch_leaves_the_start_and_is_told() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let at = fixture.clock.now();
+    let (execution, _) = Execution::start(address("a"), flow(), at);
+    let lease = Lease { session: seat.session, epoch: Epoch(1) };
+    let unborn = Held { key: ExecutionKey(0), lease, version: Version(0), execution };
+    let commit = seat
+        .transaction(&unborn, |tx| tx.execute_batch("CREATE VIEW mine AS SELECT body FROM abide_journal"));
+    let stretch = Some(Box::new(Stretch { at, commit: Some(commit) }));
+    let submit = Submit { messages: vec![start("a")], born_to: Some(seat.session), alone: true, stretch };
+    let submitted = block_on(store.submit(submit)).unwrap();
+    let [Submitted::Begun(key, Err(Refusal::Unsupported { .. }))] = submitted[..] else {
+        panic!("{submitted:?}")
+    };
+    let found = look(&store, "a");
+    assert_eq!((found.key, found.journal.len(), found.lease.version), (key, 1, Version(0)));
+    assert_eq!(found.lease.session, Some(seat.session));
+    assert_eq!(store.verify().unwrap().problems, Vec::<String>::new());
 }
 
 #[test]
