@@ -3,7 +3,7 @@
 
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use abide::prelude::*;
 use abide::testing::{Lab, transact};
@@ -12,11 +12,17 @@ use abide_sqlite::SqliteStore;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::{MemoryStore, MemoryTable};
 use abide_store::{Clock, Read, Snapshot, Store, Target};
+use tokio::sync::Notify;
 
 /// The operations that write, and the faults that they meet.
 #[derive(Default)]
 struct World {
     writes: Mutex<Vec<&'static str>>,
+    /// How many pages of inboxes were read.
+    page_count: AtomicU32,
+    store: OnceLock<Weak<FaultyStore>>,
+    /// Ends the closure of `waits_outside`.
+    may_end: Notify,
     /// The faults of the next submits.
     faults: Mutex<Vec<Fault>>,
     closure_count: AtomicU32,
@@ -29,14 +35,22 @@ type Shared = Arc<World>;
 impl World {
     fn watched(self: &Arc<Self>, store: Arc<dyn Store>) -> Arc<dyn Store> {
         let world = self.clone();
-        FaultyStore::deciding(store, move |name| {
+        let faulty = FaultyStore::deciding(store, move |name| {
+            world.page_count.fetch_add(u32::from(name == "inbox"), Ordering::Relaxed);
             if !["submit", "commit"].contains(&name) {
                 return Fault::None;
             }
             world.writes.lock().unwrap_or_else(PoisonError::into_inner).push(name);
             let mut faults = world.faults.lock().unwrap_or_else(PoisonError::into_inner);
             if name == "submit" && !faults.is_empty() { faults.remove(0) } else { Fault::None }
-        })
+        });
+        self.store.get_or_init(|| Arc::downgrade(&faulty));
+        faulty
+    }
+
+    /// Has the answers come that are held back.
+    fn heal(&self) {
+        self.store.get().and_then(Weak::upgrade).expect("the store is in use").heal();
     }
 
     /// Returns the writes since the last call.
@@ -178,6 +192,24 @@ async fn transacts(ctx: Ctx) -> Result<u64> {
     Ok(count)
 }
 
+/// Runs a step that ends when the test says so.
+#[workflow]
+async fn waits_outside(ctx: Ctx) -> Result<()> {
+    let world = called(&ctx);
+    ctx.step("wait", || async {
+        world.may_end.notified().await;
+        Ok(())
+    })
+    .await
+}
+
+/// Runs a transaction step whose closure holds the world.
+#[workflow]
+async fn holds(ctx: Ctx) -> Result<u32> {
+    let world = called(&ctx);
+    transact(&ctx, "hold", move |_| Ok(world.call_count.load(Ordering::Relaxed))).await
+}
+
 #[test]
 fn what_needs_no_closure_is_written_with_its_start() {
     on_each(async |lab, world, abide| {
@@ -293,6 +325,84 @@ fn a_start_with_a_lost_answer_goes_on_from_its_records() {
         world.fail(&[Fault::Indeterminate]);
         assert_eq!(abide.run(steps, ()).id("steps").await.unwrap(), 0);
         assert_eq!(world.closure_count.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// While the answer to its start is held back, another caller has the engine find the execution.
+#[test]
+fn children_of_a_stretch_that_another_seat_goes_on_from_are_looked_for_at_once() {
+    on_each(async |lab, world, abide| {
+        let began_at = lab.now();
+        world.fail(&[Fault::Hold, Fault::Indeterminate]);
+        let other = async {
+            abide.start(parent, ()).id("parent").await.unwrap();
+            lab.sleep(ms(100)).await;
+            assert_eq!(world.call_count.load(Ordering::Relaxed), 2, "it has a seat");
+            world.heal();
+        };
+        let (handle, ()) = futures_util::join!(abide.start(parent, ()).id("parent").into_future(), other);
+        assert_eq!(handle.unwrap().result().await.unwrap(), 1);
+        assert!(lab.now() < began_at.after(secs(3)), "the child was looked for at once");
+    });
+}
+
+/// Another execution keeps the worker, and the answer comes while it shuts down.
+#[test]
+fn an_execution_that_began_before_a_shutdown_begins_no_closure_in_it() {
+    on_each(async |lab, world, abide| {
+        abide.start(waits_outside, ()).id("other").await.unwrap();
+        lab.sleep(ms(10)).await;
+        world.fail(&[Fault::Hold]);
+        let answer = async {
+            lab.sleep(ms(10)).await;
+            world.heal();
+            lab.sleep(secs(1)).await;
+            world.may_end.notify_one();
+        };
+        let start = abide.start(steps, ()).id("one").into_future();
+        let (started, (), ()) = futures_util::join!(start, abide.shutdown(), answer);
+        started.unwrap();
+        assert_eq!(world.call_count.load(Ordering::Relaxed), 2, "it began before its start");
+        assert_eq!(world.closure_count.load(Ordering::Relaxed), 0);
+        let (_, next) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+        assert_eq!(next.handle::<u32>("one").result().await.unwrap(), 0);
+    });
+}
+
+/// The first attempt may have happened. A failure of the second one says nothing about it.
+#[test]
+fn a_start_whose_stretch_failed_for_good_is_asked_for_until_there_is_an_answer() {
+    on_each(async |_, world, abide| {
+        world.fail(&[Fault::Corrupt, Fault::Unavailable]);
+        assert_eq!(abide.run(returns, 1).id("returns").await.unwrap(), 2);
+        assert_eq!(world.written()[..3], ["submit"; 3]);
+    });
+}
+
+#[test]
+fn an_execution_that_does_not_exist_has_no_inbox() {
+    on_each(async |lab, world, abide| {
+        world.fail(&[Fault::Hold]);
+        let before = world.page_count.load(Ordering::Relaxed);
+        let answer = async {
+            lab.sleep(secs(1)).await;
+            assert_eq!(world.written(), ["submit"]);
+            assert_eq!(world.page_count.load(Ordering::Relaxed), before);
+            world.heal();
+        };
+        let (started, ()) = futures_util::join!(abide.start(looks, ()).id("one").into_future(), answer);
+        assert!(started.unwrap().result().await.unwrap());
+    });
+}
+
+#[test]
+fn nothing_is_kept_of_a_stretch_that_does_not_happen() {
+    on_each(async |lab, world, abide| {
+        let before = Arc::strong_count(world);
+        world.fail(&[Fault::Unavailable]);
+        abide.start(holds, ()).id("one").await.unwrap_err();
+        lab.sleep(secs(10)).await;
+        assert_eq!((world.call_count.load(Ordering::Relaxed), Arc::strong_count(world)), (1, before));
     });
 }
 

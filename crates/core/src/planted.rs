@@ -47,6 +47,10 @@ bugs! {
     StretchOfAttached = "stretch-of-attached",
     /// A workflow goes on from a first stretch that was not recorded.
     StretchUnrecorded = "stretch-unrecorded",
+    /// The children of a first stretch that another seat goes on from are looked for much later.
+    StretchOfKnownStrands = "stretch-of-known-strands",
+    /// An execution whose first stretch ends during a shutdown begins closures.
+    StretchUndrained = "stretch-undrained",
     /// The children of a first stretch with a lost answer are looked for much later.
     StretchStrands = "stretch-strands",
     /// A worker that shuts down begins closures.

@@ -408,7 +408,9 @@ impl Inner {
                 // Its commit is recorded, and the other seat goes on from there.
                 Entered::Known => {
                     drop(residents);
-                    self.recover_all(begun.children());
+                    if !planted(Bug::StretchOfKnownStrands) {
+                        self.recover_all(begun.children());
+                    }
                     return None;
                 }
                 Entered::Taken(former) => {
@@ -422,7 +424,8 @@ impl Inner {
             residents.quarantine.admit(key, None)
         };
         // It has begun: it leaves as all others do.
-        if self.is_closing() || admission == Admission::GiveBack {
+        let is_closing = self.is_closing() && !planted(Bug::StretchUndrained);
+        if is_closing || admission == Admission::GiveBack {
             mailbox.order(Order::Drain);
         }
         let running = begun.take_running()?;
