@@ -151,6 +151,17 @@ async fn looks(ctx: Ctx) -> Result<bool> {
     Ok(ctx.recv::<u64>("go").timeout(ms(0)).await.is_err())
 }
 
+/// Does the same beside more children than are started in one turn.
+#[workflow]
+async fn looks_beside_children(ctx: Ctx) -> Result<bool> {
+    called(&ctx);
+    let look = async { ctx.recv::<u64>("go").timeout(ms(0)).await.is_err() };
+    let children = (0..40).map(|n| ctx.run(returns, n).into_future());
+    let (found, children) = futures_util::join!(look, futures_util::future::join_all(children));
+    children.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(found)
+}
+
 #[workflow]
 async fn parent(ctx: Ctx) -> Result<u64> {
     called(&ctx);
@@ -379,6 +390,7 @@ fn a_start_whose_stretch_failed_for_good_is_asked_for_until_there_is_an_answer()
     });
 }
 
+/// A timer that is due has its holder look for mail.
 #[test]
 fn an_execution_that_does_not_exist_has_no_inbox() {
     on_each(async |lab, world, abide| {
@@ -390,7 +402,8 @@ fn an_execution_that_does_not_exist_has_no_inbox() {
             assert_eq!(world.page_count.load(Ordering::Relaxed), before);
             world.heal();
         };
-        let (started, ()) = futures_util::join!(abide.start(looks, ()).id("one").into_future(), answer);
+        let (started, ()) =
+            futures_util::join!(abide.start(looks_beside_children, ()).id("one").into_future(), answer);
         assert!(started.unwrap().result().await.unwrap());
     });
 }
