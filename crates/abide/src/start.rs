@@ -220,7 +220,8 @@ impl<C: Code> IntoFuture for Start<C> {
 /// On a task of the runtime that abide was opened in, the future itself polls the workflow: a step
 /// that blocks its thread blocks the task, sees the task's locals, and may not block in place on a
 /// task of a `LocalSet`. If the future was woken and is not polled for a while
-/// ([`host_patience`](crate::Builder::host_patience)), the workflow goes on elsewhere.
+/// ([`host_patience`](crate::Builder::host_patience)), the workflow goes on elsewhere. Until then,
+/// a future that is held and not polled keeps its workflow waiting, with its timeouts and orders.
 #[must_use = "nothing is started unless it is awaited"]
 pub struct Run<C: Code> {
     abide: Abide,

@@ -540,8 +540,7 @@ fn a_deadline_goes_before_a_timer_that_is_due_later_even_if_a_commit_takes_longe
     let faulty = move |clock| {
         let faulty = FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |name| {
             commit_count += u32::from(name == "commit");
-            // The first one, after that which goes with the start.
-            if (name, commit_count) == ("commit", 1) { Fault::Hold } else { Fault::None }
+            if (name, commit_count) == ("commit", 2) { Fault::Hold } else { Fault::None }
         });
         held.get_or_init(|| faulty).clone() as Arc<dyn Store>
     };

@@ -1,5 +1,5 @@
-//! On an idle worker, the code of a workflow begins before its start is sent, and its first commit
-//! goes with the start. Whatever becomes of the start, nothing else comes of that.
+//! On an idle worker that begins early, the code of a workflow begins before its start is sent, and
+//! its first commit goes with the start. Whatever becomes of the start, nothing else comes of that.
 
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -77,7 +77,8 @@ fn on_each(test: impl AsyncFn(&Lab, &Shared, &Abide)) {
         let world = Shared::default();
         let watched = |clock| world.watched(make(clock));
         Lab::run_on(1, watched, async |lab| {
-            let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+            let worker = lab.worker_with(|builder| builder.begin_early().state(world.clone()));
+            let (_, abide) = worker.await.unwrap();
             lab.sleep(ms(10)).await;
             world.written();
             test(&lab, &world, &abide).await;
@@ -219,6 +220,24 @@ async fn waits_outside(ctx: Ctx) -> Result<()> {
 async fn holds(ctx: Ctx) -> Result<u32> {
     let world = called(&ctx);
     transact(&ctx, "hold", move |_| Ok(world.call_count.load(Ordering::Relaxed))).await
+}
+
+/// Code that kills its process would leave nothing behind, and nobody would count its deaths.
+#[test]
+fn no_code_is_called_before_its_start_is_durable_unless_the_worker_begins_early() {
+    let world = Shared::default();
+    let watched = |clock| world.watched(memory(clock));
+    Lab::run_on(1, watched, async |lab| {
+        let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+        lab.sleep(ms(10)).await;
+        world.written();
+        world.fail(&[Fault::Hold]);
+        let starting = abide.start(returns, 1).id("a");
+        let mut starting = std::pin::pin!(starting.into_future());
+        assert!(futures_util::poll!(&mut starting).is_pending());
+        lab.sleep(ms(10)).await;
+        assert_eq!(world.call_count.load(Ordering::Relaxed), 0);
+    });
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn what_a_workflow_does_first_shares_the_sync_of_its_start() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let called = Arc::new(AtomicU64::new(0));
-        let abide = Abide::builder(&url).state(called.clone()).open().await.unwrap();
+        let abide = Abide::builder(&url).begin_early().state(called.clone()).open().await.unwrap();
         tokio::spawn(check(abide.clone(), called)).await.unwrap();
         abide.shutdown().await;
     });

@@ -1,7 +1,8 @@
 //! Executions that begin before they exist.
 //!
-//! A short execution needs two commits: its start, and whatever its code does first. When nothing
-//! else is going on, the code is begun before the start is sent. Its first commit then goes with
+//! A short execution needs two commits: its start, and whatever its code does first. If the
+//! application wants it, and nothing else is going on, the code is begun before the start is
+//! sent. Its first commit then goes with
 //! the start, in one transaction, and a workflow that only sleeps, waits, starts a child or returns
 //! is durable at once. A transaction step may be this commit, because its writes are those of the
 //! same transaction.
@@ -93,7 +94,8 @@ impl Begun {
     pub(crate) fn begin(engine: &Arc<Inner>, message: &Message, cx: &mut Context<'_>) -> Option<Box<Self>> {
         let Body::Start(start) = &message.body else { return None };
         let driver = engine.beginner(&message.to, start)?.clone();
-        if !engine.options.calls_code_on_callers() || !engine.runtime.may_begin_code(cx.waker()) {
+        let may_begin = engine.options.begins_early && engine.options.calls_code_on_callers();
+        if !may_begin || !engine.runtime.may_begin_code(cx.waker()) {
             return None;
         }
         let (birth, mailbox) = (Arc::<Birth>::default(), Arc::<Mailbox>::default());

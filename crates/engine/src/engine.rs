@@ -313,9 +313,7 @@ impl Inner {
     /// Whether only the caller wants to work: then a commit need not go to another thread. The only
     /// thread of a runtime always has other work: timers and sockets.
     pub(crate) fn is_alone(&self) -> bool {
-        self.activity().runnable_count <= 1
-            && self.runtime.has_several_threads()
-            && !self.runtime.has_waiting_tasks()
+        self.activity().runnable_count <= 1 && self.runtime.has_time_for_the_disk()
     }
 
     /// Whether nothing wants to work.

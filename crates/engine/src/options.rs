@@ -38,6 +38,9 @@ pub struct Options {
     /// How long a caller that hosts its execution, and was woken, may leave it unpolled before it
     /// runs on a task of its own. Zero: no code is ever called on the task of a caller.
     pub host_patience: Duration,
+    /// Whether the code of a workflow may begin before its start is written. If it kills its
+    /// process there, nothing is known of it, and its deaths are not counted.
+    pub begins_early: bool,
     /// How long an execution stays in memory beyond that for an await that is no operation, such as
     /// a timer of another library. It is reported if it wakes the code meanwhile.
     pub foreign_patience: Duration,
@@ -91,6 +94,7 @@ impl Default for Options {
             mail_bytes_max: 1 << 20,
             park_after: Duration::from_secs(1),
             host_patience: Duration::from_secs(1),
+            begins_early: false,
             foreign_patience: Duration::from_secs(60),
             announce_after: Duration::from_millis(20),
             session_ttl: Duration::from_secs(15),

@@ -101,6 +101,11 @@ pub trait Runtime: Clock {
         false
     }
 
+    /// Whether this thread may wait for the disk.
+    fn has_time_for_the_disk(&self) -> bool {
+        self.has_several_threads() && !self.has_waiting_tasks()
+    }
+
     /// Returns a random number.
     fn random(&self) -> u64;
 

@@ -250,6 +250,7 @@ fn builder(spec: Option<WorkerSpec>, machine: u32, probe: Probe) -> (abide::Buil
     called!(calls, builder = Builder::terminate_grace_ms(2_000));
     called!(calls, builder = Builder::suspect_takeover_count(SUSPECT_TAKEOVER_COUNT));
     called!(calls, builder = Builder::suspect_death_count_max(5));
+    called!(calls, builder = Builder::begin_early());
     called!(calls, builder = Builder::busy_ms_max(5_000));
     called!(calls, builder = Builder::transaction_ms_max(SESSION_TTL_MS / 3));
     if spec.is_none_or(|spec| spec.is_able) {

@@ -317,7 +317,7 @@ fn an_order_at_any_moment_of_a_chain_is_obeyed() {
 }
 
 /// Asks for the next run while the commit of its second sleep is under way, so that an order comes
-/// between that request and the end of the run. The first sleep is written with the start.
+/// between that request and the end of the run.
 #[workflow]
 async fn wants_more(ctx: Ctx, n: u64) -> Result<String> {
     ctx.sleep(ms(1)).await?;

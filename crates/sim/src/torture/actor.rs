@@ -148,6 +148,7 @@ impl Actor {
             .worker_name(&format!("{}{}", self.role.prefix, self.role.machine))
             .lanes(LANES)
             .capabilities([CAPABILITY])
+            .begin_early()
             .state(probe);
         match self.role.worker {
             None => builder,
