@@ -39,8 +39,10 @@ pub trait Clock: Send + Sync + 'static {
 /// An execution is ready when it has a wake and nobody holds its lease. There is no other flag.
 ///
 /// - A submit puts a wake beside each message that its target [listens](abide_core::Listens) to,
-///   even when somebody holds the target. A start that is not delayed, a due timer and a retry
-///   leave a wake too. So does the end of a session, for each execution that it held.
+///   even when somebody holds the target. With many writers, nobody knows what the target listens
+///   to when the message is committed: then each message has a wake, and a claim passes over those
+///   that do not count. A start that is not delayed, a due timer and a retry leave a wake too. So
+///   does the end of a session, for each execution that it held.
 /// - A claim removes the wakes of the executions that it leases. Journal and inbox are read under
 ///   the lease, so the cause of each removed wake is in them, or comes later with a wake of its
 ///   own.

@@ -7,20 +7,25 @@ use super::session::{Released, release_locked};
 use crate::board::News;
 use crate::connection::Connection;
 use crate::error::Stop;
+use crate::pool::Pooled;
 use crate::rows;
 use crate::shared::Shared;
 use crate::sql;
 
 pub(crate) async fn set_aside(shared: &Shared, aside: &Aside) -> Result<(), Stop> {
-    set_aside_on(shared, aside).await
+    let mut connection = shared.pool.take().await?;
+    set_aside_on(shared, &mut connection, aside).await
 }
 
 /// Takes an execution from its holder. Under another lease, nothing changes.
-pub(super) async fn set_aside_on(shared: &Shared, aside: &Aside) -> Result<(), Stop> {
+pub(super) async fn set_aside_on(
+    shared: &Shared,
+    connection: &mut Pooled<'_>,
+    aside: &Aside,
+) -> Result<(), Stop> {
     let Aside { key, lease, unreadable } = aside;
     let (key, epoch, session) =
         (rows::integer(key.0), rows::integer(lease.epoch.0), rows::integer(lease.session.0));
-    let mut connection = shared.pool.take().await?;
     if let Unreadable::Damaged(what) = unreadable {
         tracing::error!(key, %what, "an execution is set aside");
         connection.change(sql::SET_ASIDE, &[&key, &epoch, &session]).await?;
@@ -33,7 +38,7 @@ pub(super) async fn set_aside_on(shared: &Shared, aside: &Aside) -> Result<(), S
         Ok(locked) if locked.is_empty() => Ok(Vec::new()),
         Ok(_) => {
             let released = Released { takeovers: 0, wake_at: Some(now.after(NEWER_PAUSE)) };
-            release_locked(&connection, &[key], &released, now).await
+            release_locked(connection, &[key], &released, now).await
         }
         Err(stop) => Err(stop),
     };
@@ -42,7 +47,7 @@ pub(super) async fn set_aside_on(shared: &Shared, aside: &Aside) -> Result<(), S
         return released.map(|_| ());
     };
     connection.end(sql::COMMIT).await?;
-    let routes = shared.routes.named(&connection, &routes).await?;
+    let routes = shared.routes.named(connection, &routes).await?;
     shared.board.tell(routes.into_values().map(News::Timer).collect());
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! claim failed is what its repetition returns.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 use abide_core::{Ability, MessageId, Refusal, SessionId, Timestamp, care, codec};
 use abide_store::{Aside, Claim, Claimed, ExecutionKey, Leased, Opening, Unreadable};
@@ -30,18 +31,20 @@ pub(super) struct Claimer<'a> {
     pub(super) request: i64,
     pub(super) ability: Ability,
     pub(super) now: Timestamp,
+    /// Leased executions that cannot be read.
+    asides: Mutex<Vec<Aside>>,
 }
 
 pub(crate) async fn claim(shared: &Shared, claim: &Claim) -> Result<Claimed, Stop> {
-    let connection = shared.pool.take().await?;
+    let mut connection = shared.pool.take().await?;
     let now = shared.now();
     // Checked before the sweep: a claim of a dead session changes nothing (P6).
     let (ability, last_request) = live(&connection, claim.session, now).await?;
     if claim.sweep {
-        session::sweep(shared, &connection, now).await?;
+        session::sweep(shared, &mut connection, now).await?;
     }
-    let request = rows::integer(claim.request);
-    let claimer = Claimer { shared, connection: &connection, session: claim.session, request, ability, now };
+    let (session, request, asides) = (claim.session, rows::integer(claim.request), Mutex::default());
+    let claimer = Claimer { shared, connection: &connection, session, request, ability, now, asides };
     let routes = shared.routes.served(&connection, &claimer.ability).await?;
     let due_count = rows::limit(shared.options.due_count_max);
     connection.change(sql::PROMOTE, &[&routes, &now.as_micros(), &due_count]).await?;
@@ -54,6 +57,9 @@ pub(crate) async fn claim(shared: &Shared, claim: &Claim) -> Result<Claimed, Sto
     }
     // An older request than the last returns no leases: nobody waits for its answer any more.
     claimer.complete(&routes, claim.with_mail, &mut claimed).await?;
+    for aside in claimer.asides.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        aside::set_aside_on(shared, &mut connection, &aside).await?;
+    }
     Ok(claimed)
 }
 
@@ -114,8 +120,8 @@ impl Claimer<'_> {
         leased.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
-    /// Returns a lease that can be read. Otherwise the execution is set aside, by name, and delays
-    /// nobody.
+    /// Returns a lease that can be read. Any other execution is set aside at the end of the claim,
+    /// by name, and delays nobody.
     pub(super) async fn sound(
         &self,
         key: i64,
@@ -131,7 +137,8 @@ impl Claimer<'_> {
         tracing::error!(key, ?unreadable, "an execution cannot be read and is set aside");
         if let Some(lease) = aside::lease_of(self.connection, key, self.session).await? {
             let key = ExecutionKey(rows::unsigned(key));
-            aside::set_aside_on(self.shared, &Aside { key, lease, unreadable }).await?;
+            let mut asides = self.asides.lock().unwrap_or_else(PoisonError::into_inner);
+            asides.push(Aside { key, lease, unreadable });
         }
         Ok(None)
     }

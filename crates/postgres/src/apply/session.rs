@@ -76,8 +76,9 @@ pub(crate) async fn retire(shared: &Shared, retire: &Retire) -> Result<(), Stop>
     Ok(())
 }
 
-/// Ends the sessions that have expired, and releases what ended sessions still hold.
-pub(super) async fn sweep(shared: &Shared, connection: &Connection, now: Timestamp) -> Result<(), Stop> {
+/// Ends the sessions that have expired, and releases what ended sessions still hold. All of it uses
+/// the connection of its caller: a claim that waits for a second one may wait for itself.
+pub(super) async fn sweep(shared: &Shared, connection: &mut Pooled<'_>, now: Timestamp) -> Result<(), Stop> {
     let late = now.before(LATE_LEASE).as_micros();
     for row in connection.rows(sql::SESSIONS_OVER, &[&now.as_micros()]).await? {
         let (session, mut died, is_retired): (i64, bool, bool) =
@@ -89,8 +90,7 @@ pub(super) async fn sweep(shared: &Shared, connection: &Connection, now: Timesta
             died = true;
             shared.board.end(SessionId(rows::unsigned(session)));
         }
-        let mut own = shared.pool.take().await?;
-        release(shared, &mut own, (session, died), now).await?;
+        release(shared, connection, (session, died), now).await?;
         connection.change(sql::SESSION_RELEASED, &[&session, &late]).await?;
     }
     Ok(())

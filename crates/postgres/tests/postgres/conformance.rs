@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{panic, thread};
 
 use abide_core::Bounds;
+use abide_postgres::Options;
 use abide_store::Store;
 use abide_store::conformance::{Case, Subject, TestClock, bounds, cases, differential, differential_bounds};
 
@@ -47,6 +48,21 @@ fn the_store_passes_every_case() {
     });
     let failed = lock(&failed);
     assert!(failed.is_empty(), "{} cases failed:\n  {}", failed.len(), failed.join("\n  "));
+}
+
+/// A claim that takes leases from the dead, and one that meets damage, use no second connection: it
+/// would wait for itself.
+#[test]
+fn one_connection_is_enough() {
+    let takeovers = cases().filter(|case| case.name.contains("sweep") || case.name.contains("expired"));
+    for case in takeovers {
+        let schema = Schema::new();
+        let clock = TestClock::new();
+        let options = Options { connection_count_max: 1, ..options(bounds()) };
+        let store: Arc<dyn Store> = schema.open(clock.clone(), options);
+        (case.run)(&Subject { store: store.clone(), clock, table: TABLE });
+        store.close();
+    }
 }
 
 fn in_schema(schema: &Schema, bounds: Bounds) -> impl Fn(Arc<TestClock>) -> Arc<dyn Store> {

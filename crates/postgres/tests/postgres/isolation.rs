@@ -9,11 +9,11 @@ use abide_core::{
     Ability, Address, Body, By, Command, Entry, Execution, ExecutionId, Fence, Kind, Message, MessageId,
     Name, Namespace, Payload, SessionId, Summary, codec,
 };
-use abide_postgres::PostgresStore;
+use abide_postgres::{Options, PostgresStore};
 use abide_store::conformance::{TestClock, block_on, bounds};
 use abide_store::{
-    Answer, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Feed, FeedCursor, FeedFrom,
-    Hold, Leased, Record, Store, Submit, View, Worker,
+    Answer, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Error, ExecutionKey, Feed, FeedCursor,
+    FeedFrom, Hold, Leased, Read, Record, Store, Submit, Target, View, Worker,
 };
 
 use crate::fixture::{Raw, Schema, options};
@@ -48,8 +48,12 @@ fn submit(messages: Vec<Message>) -> Submit {
 impl Pair {
     /// Opens two stores. The second one serves what the tests start.
     fn new() -> Self {
+        Self::with(options(bounds()))
+    }
+
+    fn with(options: Options) -> Self {
         let (schema, clock) = (Schema::new(), TestClock::new());
-        let [one, two] = [(); 2].map(|()| schema.open(clock.clone(), options(bounds())));
+        let [one, two] = [(); 2].map(|()| schema.open(clock.clone(), options.clone()));
         let start = abide_core::fixture::flow();
         let ability = Ability {
             namespace: Namespace::default(),
@@ -261,6 +265,31 @@ fn the_feed_does_not_pass_a_writer_that_is_still_open() {
     raw.run("COMMIT");
     let (count, _, is_end) = feed(&pair.two, FeedFrom::After(next));
     assert_eq!((count, is_end), (2, true));
+}
+
+/// A claim that waited for a second connection would wait for itself.
+#[test]
+fn a_claim_sets_damage_aside_on_its_only_connection() {
+    for other_count in [0, 2] {
+        let mut pair = Pair::with(Options { connection_count_max: 1, ..options(bounds()) });
+        Raw::of(&pair.schema).run("UPDATE executions SET state = 'x'");
+        for nth in 0..other_count {
+            let id = ExecutionId::new(["other ", &nth.to_string()].concat()).expect("a good id");
+            let to = Address { namespace: Namespace::default(), id };
+            pair.send(Message { to, ..start_of_flow() });
+        }
+        assert_eq!(pair.claim().leased.len(), other_count);
+        let read = Read {
+            target: Target::Address(message("", Body::Resume).to),
+            run: None,
+            from: 1,
+            limit: 0,
+            with_inbox: false,
+        };
+        let found = block_on(pair.one.read(read));
+        assert!(matches!(found, Err(Error::Corrupt { .. })), "{found:?}");
+        assert!(pair.claim().leased.is_empty(), "it is not leased again");
+    }
 }
 
 fn start_of_flow() -> Message {
