@@ -31,8 +31,10 @@ mod step_connection;
 mod store;
 mod target;
 mod url;
+mod verify;
 mod view;
 
+pub use abide_store::Verification;
 pub use error::OpenError;
 pub use options::Options;
 pub use step_connection::StepConnection;

@@ -7,8 +7,8 @@ use abide_core::SessionId;
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
     Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
-    Registered, Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, View, Worker, WorkerRow,
-    Workers,
+    Registered, Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, Verification, View, Worker,
+    WorkerRow, Workers,
 };
 use tokio::sync::oneshot;
 
@@ -22,7 +22,7 @@ use crate::pool::Pool;
 use crate::routes::Routes;
 use crate::shared::Shared;
 use crate::url::Place;
-use crate::{OpenError, Options, apply, follower, schema, sql, view};
+use crate::{OpenError, Options, apply, follower, schema, sql, verify, view};
 
 /// A [`Store`] in a PostgreSQL database.
 pub struct PostgresStore {
@@ -115,6 +115,13 @@ impl PostgresStore {
                 Err(Error::Indeterminate { what: "operation", source: source.into() })
             })
         })
+    }
+
+    /// Verifies everything: every journal, every state against the fold of its journal, every
+    /// message, and that whatever has to wake an execution would. It reads some executions at a
+    /// time, as they are at one moment, and blocks nobody.
+    pub fn verify(&self) -> Answer<Verification> {
+        self.read("verify", |shared| async move { verify::verify(&shared).await })
     }
 
     /// Closes the store. Operations that are under way are still answered, later ones are refused.

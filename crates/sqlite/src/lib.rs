@@ -70,8 +70,9 @@ mod watch;
 mod worker_view;
 mod writer;
 
+pub use abide_store::Verification;
 pub use error::OpenError;
 pub use options::Options;
-pub use repair::{Discarded, MessagesDropped, Repairs, Verification};
+pub use repair::{Discarded, MessagesDropped, Repairs};
 pub use step_connection::{StepConnection, StepStatement};
 pub use store::SqliteStore;

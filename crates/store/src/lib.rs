@@ -24,6 +24,7 @@ pub mod readers;
 mod refused;
 mod seam;
 mod stretch;
+mod verification;
 mod view;
 mod worker;
 
@@ -39,6 +40,7 @@ pub use seam::{
     Transacted, Transaction, Unreadable,
 };
 pub use stretch::Stretch;
+pub use verification::Verification;
 pub use view::{
     Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List, ListCursor,
     ListOrder, Listed, Listing, PageBounds, ParentRun, Prune, Read, Snapshot, Target, Trouble, View,

@@ -8,6 +8,7 @@ mod claim;
 mod facts;
 mod schema;
 mod sessions;
+mod verify;
 mod view;
 
 pub(crate) use apply::*;
@@ -15,4 +16,5 @@ pub(crate) use claim::*;
 pub(crate) use facts::*;
 pub(crate) use schema::*;
 pub(crate) use sessions::*;
+pub(crate) use verify::*;
 pub(crate) use view::*;

@@ -39,7 +39,7 @@ mod verify;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use abide_store::{Error, Result};
+use abide_store::{Error, Result, Verification};
 use rusqlite::Connection;
 
 use crate::copies;
@@ -56,11 +56,10 @@ use names::RepairNamesWork;
 use order::{OrderWork, TABLES};
 use rebuild::{Lead, RepairWork};
 use resend::ResendWork;
-use verify::{FOREIGN, check_integrity, is_schema_known, whose};
+use verify::{FOREIGN, check_integrity, is_schema_known, told, whose};
 
 pub use discard::Discarded;
 pub use drop_messages::MessagesDropped;
-pub use verify::Verification;
 
 /// The number of damaged executions that share one pass over the journal.
 const LEAD_COUNT_MAX: usize = 10_000;
@@ -171,7 +170,7 @@ impl SqliteStore {
                 let looked = table.is_in_order(view.connection);
                 // A table that cannot be read to its end may still be rewritten, if SQLite allows
                 // it.
-                if found.told(table.name, looked)? == Some(false) {
+                if told(&mut found, table.name, looked)? == Some(false) {
                     disordered.push(table);
                 }
             }

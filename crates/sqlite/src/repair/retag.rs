@@ -5,13 +5,13 @@
 //! some at a time. A lookup meanwhile may miss a tag. If a repair breaks off, the next one notices
 //! the missing tags and restores them.
 
-use abide_store::{Error, Result};
+use abide_store::{Error, Result, Verification};
 
 use super::tags::{
     ClearTagsWork, RepairTagsWork, TagWork, are_executions_in_order, are_in_order, tagged_behind,
     underived_tags, wrong_tags,
 };
-use super::verify::{Verification, check_integrity};
+use super::verify::{check_integrity, told};
 use super::{Repairs, unless_unread};
 use crate::store::SqliteStore;
 use crate::view::View;
@@ -56,7 +56,7 @@ impl SqliteStore {
             let look = |view: &View<'_>| {
                 let mut found = Verification::default();
                 let wrong = wrong_tags(view.connection);
-                let wrong = found.told("the tags", wrong)?.unwrap_or_default();
+                let wrong = told(&mut found, "the tags", wrong)?.unwrap_or_default();
                 if !wrong.is_empty() {
                     check_integrity(view.connection, &mut found)?;
                 }

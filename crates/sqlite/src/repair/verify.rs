@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use abide_core::{ExecutionId, Timestamp};
-use abide_store::Result;
+use abide_store::{Result, Verification};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
@@ -19,51 +19,6 @@ use crate::view::View;
 use crate::worker_view::worker;
 use crate::{schema, sheaf, sql};
 
-/// The most problems that are reported.
-const PROBLEM_COUNT_MAX: usize = 100;
-/// The result of a verification.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verification {
-    /// The number of executions.
-    pub execution_count: u64,
-    /// The number of abide's own executions, which no list shows.
-    pub own_count: u64,
-    /// The number of their journal entries.
-    pub entry_count: u64,
-    /// The problems, one sentence each; at most 100.
-    pub problems: Vec<String>,
-}
-
-impl Verification {
-    /// Whether there are no problems.
-    pub fn is_sound(&self) -> bool {
-        self.problems.is_empty()
-    }
-
-    fn add(&mut self, problem: String) {
-        if self.problems.len() < PROBLEM_COUNT_MAX {
-            self.problems.push(problem);
-        }
-    }
-
-    /// Returns the finding about a part of the store. An unreadable part is reported, and does not
-    /// hide problems of the others.
-    pub(super) fn told<T>(
-        &mut self,
-        part: &str,
-        looked: std::result::Result<T, Stop>,
-    ) -> std::result::Result<Option<T>, Stop> {
-        match looked {
-            Ok(found) => Ok(Some(found)),
-            Err(stop) if stop.is_unread() => {
-                self.add(format!("{part} cannot be read: {}", stop.complaint()));
-                Ok(None)
-            }
-            Err(stop) => Err(stop),
-        }
-    }
-}
-
 impl SqliteStore {
     /// Verifies everything: SQLite's own integrity check, every chain of entries from its head to
     /// its beginning, every state against the fold of its journal, every lease, and rows that
@@ -72,16 +27,16 @@ impl SqliteStore {
         self.view_on_this_thread("verify", |view| {
             let (mut found, connection) = (Verification::default(), view.connection);
             let checked = check_integrity(connection, &mut found);
-            found.told("the file", checked)?;
+            told(&mut found, "the file", checked)?;
             let checked = check_schema(connection, &mut found);
-            found.told("the names and the routes", checked)?;
+            told(&mut found, "the names and the routes", checked)?;
             let checked = check_executions(connection, (&mut found, view.shared.clock.now()));
-            if let Some(counts) = found.told("the executions", checked)?.flatten() {
+            if let Some(counts) = told(&mut found, "the executions", checked)?.flatten() {
                 let checked = check_counts(connection, counts, &mut found);
-                found.told("the tags and the journal", checked)?;
+                told(&mut found, "the tags and the journal", checked)?;
             }
             let checked = check_lost_messages(connection, &mut found);
-            found.told("the executions", checked)?;
+            told(&mut found, "the executions", checked)?;
             check_the_rest(connection, &mut found)?;
             Ok(found)
         })
@@ -99,6 +54,23 @@ impl SqliteStore {
             schema::open_reader(path, &self.shared.options).map_err(|error| opening(what, &error))?;
         let view = View { connection: &connection, shared: &self.shared, memory: &Default::default() };
         in_transaction(what, &view, work)
+    }
+}
+
+/// Returns the finding about a part of the store. An unreadable part is reported, and does not hide
+/// problems of the others.
+pub(super) fn told<T>(
+    found: &mut Verification,
+    part: &str,
+    looked: std::result::Result<T, Stop>,
+) -> std::result::Result<Option<T>, Stop> {
+    match looked {
+        Ok(looked) => Ok(Some(looked)),
+        Err(stop) if stop.is_unread() => {
+            found.add(format!("{part} cannot be read: {}", stop.complaint()));
+            Ok(None)
+        }
+        Err(stop) => Err(stop),
     }
 }
 
@@ -229,12 +201,12 @@ fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::res
     ];
     for (text, what) in orphans {
         let checked = check_orphans(connection, (text, what), found);
-        found.told(what, checked)?;
+        told(found, what, checked)?;
     }
     let checked = check_journal(connection, found);
-    found.told("journal row", checked)?;
+    told(found, "journal row", checked)?;
     let checked = check_sessions(connection, found);
-    found.told("the sessions", checked).map(drop)
+    told(found, "the sessions", checked).map(drop)
 }
 
 fn check_orphans(
