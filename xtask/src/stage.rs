@@ -88,7 +88,7 @@ impl Stage {
         match self {
             Stage::Fmt => process::run(&mut cargo("fmt --all --check")),
             Stage::Style => style::run(workspace),
-            Stage::Clippy => process::run(&mut cargo("clippy --workspace --all-targets -- -D warnings")),
+            Stage::Clippy => clippy(workspace),
             Stage::Test => postgres::with_server(&mut cargo("test --workspace")),
             Stage::Sim => sim::run(workspace, ["--seeds", sim::SEEDS, "--coverage", sim::COVERAGE]),
             Stage::Doc => process::run(cargo("doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings")),
@@ -116,6 +116,15 @@ impl Selection {
             .filter(|stage| chosen(stage) && !self.skip.contains(stage))
             .collect()
     }
+}
+
+/// Checks everything with all features, and the crate that users import also with fewer.
+fn clippy(workspace: &Workspace) -> Result<()> {
+    let lines = [
+        "clippy --workspace --all-targets -- -D warnings",
+        "clippy -p abide --no-default-features --features postgres -- -D warnings",
+    ];
+    lines.iter().try_for_each(|line| process::run(&mut workspace.cargo(line.split(' '))))
 }
 
 /// Runs the tests of the crate that uses abide beside sqlx. It has a dependency graph of its own

@@ -35,7 +35,7 @@ struct Inner {
 
 impl Abide {
     /// Opens a store, creates it if needed, and resumes its open executions. `url` is
-    /// `sqlite:PATH`, `sqlite::memory:` or a path.
+    /// `sqlite:PATH`, `sqlite::memory:`, a path, or `postgres://…` with the feature `postgres`.
     ///
     /// Runs every workflow and task that is linked into the program.
     pub async fn open(url: &str) -> Result<Self, ClientError> {

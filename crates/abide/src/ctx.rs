@@ -23,8 +23,10 @@ use crate::probe::{Probe, Stead};
 use crate::shield::Shield;
 use crate::signal::Receive;
 use crate::sleep::Sleep;
+#[cfg(feature = "sqlite")]
+use crate::sqlite_transaction::SqliteTransaction;
 use crate::step::Step;
-use crate::transaction::{SqliteTransaction, Transact};
+use crate::transaction::Transact;
 
 /// The context of a workflow or task: everything durable goes through it.
 ///
@@ -124,13 +126,14 @@ impl Ctx {
     /// The closure's writes to the database happen once. The closure itself may run again, as a
     /// clone, if the transaction was rolled back for a reason outside of it. Its effects elsewhere
     /// belong in a [`step`](Ctx::step).
+    #[cfg(feature = "sqlite")]
     #[track_caller]
     pub fn sqlite<F, T>(&self, name: &str, run: F) -> Transact<T>
     where
         F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Again + 'static,
         T: Value + 'static,
     {
-        Transact::new(self.clone(), name, run)
+        Transact::on_sqlite(self.clone(), name, run)
     }
 
     /// Sleeps, for seconds or months; a crash does not restart the sleep.

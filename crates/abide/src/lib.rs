@@ -53,6 +53,8 @@ mod shield;
 mod signal;
 mod sleep;
 mod slot;
+#[cfg(feature = "sqlite")]
+mod sqlite_transaction;
 mod start;
 mod step;
 mod store;
@@ -80,12 +82,15 @@ pub use crate::send_signal::SendSignal;
 pub use crate::shield::Shield;
 pub use crate::signal::Receive;
 pub use crate::sleep::Sleep;
+#[cfg(feature = "sqlite")]
+pub use crate::sqlite_transaction::SqliteTransaction;
 pub use crate::start::{Run, Start};
 pub use crate::step::Step;
-pub use crate::transaction::{SqliteTransaction, Transact};
+pub use crate::transaction::Transact;
 pub use crate::unblock::Unblock;
 pub use crate::url::{InvalidUrl, StoreUrl};
 
+#[cfg(feature = "sqlite")]
 pub use abide_sqlite::StepStatement as SqliteStatement;
 
 pub use abide_core::{FailureKind, Kind, Origin, Status, Timestamp};
@@ -103,6 +108,7 @@ pub use abide_core::{FailureKind, Kind, Origin, Status, Timestamp};
 pub use abide_core::Retry;
 
 pub use abide_macros::{task, test, workflow};
+#[cfg(feature = "sqlite")]
 pub use rusqlite;
 
 /// Items that the macros need; not for use by hand.

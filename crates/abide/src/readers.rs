@@ -53,6 +53,7 @@ fn store_url(bytes: &[u8]) -> Verdict {
             let path = path.to_str().expect("it came from a text");
             assert!(!path.is_empty() && text.ends_with(path), "{text:?} names {path:?}");
         }
+        Ok(StoreUrl::Postgres(url)) => assert_eq!(url, text, "a store parses the URL of its own server"),
         Err(problem) => {
             assert!(!problem.to_string().is_empty());
             return Verdict::Refused;
@@ -62,7 +63,9 @@ fn store_url(bytes: &[u8]) -> Verdict {
 }
 
 fn store_url_seeds() -> Vec<Vec<u8>> {
-    ["sqlite:app.db", "sqlite::memory:", "sqlite:///tmp/a.db", "./odd:name.db"].map(Vec::from).to_vec()
+    let urls =
+        ["sqlite:app.db", "sqlite::memory:", "sqlite:///tmp/a.db", "./odd:name.db", "postgres://a:b@c/d"];
+    urls.map(Vec::from).to_vec()
 }
 
 /// Reads a value of the user's as several types.

@@ -506,11 +506,11 @@ async fn urls_are_checked() {
     let rows = [
         (
             "",
-            r#"the store "" cannot be opened: the URL is empty: write sqlite:PATH, sqlite::memory: or a path"#,
+            r#"the store "" cannot be opened: the URL is empty: write sqlite:PATH, sqlite::memory:, postgres://… or a path"#,
         ),
         (
             "mysql://x",
-            r#"the store "mysql://x" cannot be opened: the scheme "mysql" is unknown: write sqlite:PATH, sqlite::memory: or a path"#,
+            r#"the store "mysql://x" cannot be opened: the scheme "mysql" is unknown: write sqlite:PATH, sqlite::memory:, postgres://… or a path"#,
         ),
         (
             "sqlite:/tmp/abide-no-such.db?mode=rwc",

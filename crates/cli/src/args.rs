@@ -51,7 +51,7 @@ impl Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Every command")]
 pub(crate) struct Global {
-    /// The store: sqlite:PATH or a path
+    /// The store: sqlite:PATH, postgres://… or a path
     #[arg(long, env = "ABIDE_STORE", value_name = "URL", global = true)]
     pub(crate) store: Option<String>,
     /// The tenant

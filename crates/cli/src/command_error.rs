@@ -122,6 +122,16 @@ impl From<OpenError> for CommandError {
     }
 }
 
+impl From<abide_postgres::OpenError> for CommandError {
+    fn from(error: abide_postgres::OpenError) -> Self {
+        let code = match &error {
+            abide_postgres::OpenError::Url { .. } => Code::Usage,
+            _ => Code::Unavailable,
+        };
+        Self::new(code, error)
+    }
+}
+
 impl From<ClientError> for CommandError {
     fn from(error: ClientError) -> Self {
         let code = match &error {

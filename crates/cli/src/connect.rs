@@ -1,30 +1,71 @@
-//! From a URL to a store. Nothing here creates one: a typing error must not become an empty
-//! database.
+//! From a URL to a store. Only the demo and the torture create one: a typing error must not become
+//! an empty database.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use abide::{InvalidUrl, StoreUrl};
 use abide_engine::{Client, Runtime, SystemClock, TokioRuntime};
-use abide_sqlite::{Options, SqliteStore};
+use abide_postgres::PostgresStore;
+use abide_sqlite::SqliteStore;
 use abide_store::{Clock, Store};
 
 use crate::args::Global;
 use crate::command_error::CommandError;
 
-/// Returns the path of the store's file.
-pub(crate) fn path(global: &Global) -> Result<PathBuf, CommandError> {
+/// What a command may do to a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Look into it.
+    Read,
+    /// Also send something.
+    Write,
+    /// Also make it, if it does not exist.
+    Create,
+}
+
+/// Returns the store that the command line names.
+pub(crate) fn named(global: &Global) -> Result<StoreUrl, CommandError> {
     let url = global.store.as_deref().filter(|url| !url.is_empty());
     let url =
         url.ok_or_else(|| CommandError::usage("no store is given: write --store URL or set ABIDE_STORE"))?;
     let problem = match url.parse() {
-        Ok(StoreUrl::File(path)) => return Ok(path),
         Ok(StoreUrl::Memory) => {
             "a store in memory belongs to its process; nobody else can look into it".to_owned()
         }
+        Ok(named) => return Ok(named),
         Err(invalid) => InvalidUrl::to_string(&invalid),
     };
     Err(CommandError::usage(format!("the store {url:?}: {problem}")))
+}
+
+/// Returns the path of the store's file, for a command that works on files. `instead` says what
+/// does the same for a server.
+pub(crate) fn file(global: &Global, instead: &str) -> Result<PathBuf, CommandError> {
+    match named(global)? {
+        StoreUrl::File(path) => Ok(path),
+        other => Err(CommandError::usage(format!(
+            "the store {:?}: this command works on SQLite files; {instead}",
+            other.to_string()
+        ))),
+    }
+}
+
+/// Opens a store.
+pub(crate) fn open(
+    store: &StoreUrl,
+    clock: Arc<dyn Clock>,
+    access: Access,
+) -> Result<Arc<dyn Store>, CommandError> {
+    let (create, read_only) = (access == Access::Create, access == Access::Read);
+    Ok(match store {
+        StoreUrl::File(path) => {
+            let options = abide_sqlite::Options { create, read_only, ..Default::default() };
+            SqliteStore::open(path, clock, options)?
+        }
+        StoreUrl::Postgres(url) => PostgresStore::open(url, clock, abide_postgres::Options::default())?,
+        StoreUrl::Memory => return Err(CommandError::usage("a store in memory belongs to its process")),
+    })
 }
 
 /// Opens the store read-only and runs `work` with it.
@@ -32,10 +73,9 @@ pub(crate) fn read<T>(
     global: &Global,
     work: impl AsyncFnOnce(Arc<dyn Store>) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    let path = path(global)?;
+    let named = named(global)?;
     block_on(async {
-        let options = Options { read_only: true, ..Options::default() };
-        let store = SqliteStore::open(&path, Arc::new(SystemClock), options)?;
+        let store = open(&named, Arc::new(SystemClock), Access::Read)?;
         let done = work(store.clone()).await;
         store.close();
         done
@@ -58,11 +98,11 @@ pub(crate) fn client<T>(
     global: &Global,
     work: impl AsyncFnOnce(Client) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    let path = path(global)?;
+    let named = named(global)?;
     block_on(async {
         let runtime = TokioRuntime::current().ok_or_else(|| CommandError::failed("there is no runtime"))?;
         let clock: Arc<dyn Clock> = runtime.clone();
-        let store = SqliteStore::open(&path, clock, Options { create: false, ..Options::default() })?;
+        let store = open(&named, clock, Access::Write)?;
         let runtime: Arc<dyn Runtime> = runtime;
         let done = work(Client::alone(store.clone(), runtime, global.namespace.clone())).await;
         store.close();

@@ -58,8 +58,8 @@ fn run(args: &Args, allocator: &'static Allocator) -> Result<ExitCode, CommandEr
     let (global, output) = (&args.global, args.global.output);
     let done = match &args.command {
         Command::Bench(args) => return Ok(bench::run(args, output, allocator)),
-        Command::Demo(args) => demo::run(args, output),
-        Command::DemoWorker(args) => demo::run_worker(args),
+        Command::Demo(args) => demo::run(global, args),
+        Command::DemoWorker(args) => demo::run_worker(global, args),
         Command::List(args) => list::run(global, args),
         Command::Show(args) => show::run(global, args),
         Command::Why(args) => why::run(global, args),

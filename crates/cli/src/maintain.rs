@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use abide::StoreUrl;
 use abide_core::{Address, By, ExecutionId, Refusal};
 use abide_engine::SystemClock;
+use abide_postgres::PostgresStore;
 use abide_sqlite::{Discarded, MessagesDropped, Options, Repairs, SqliteStore, Verification};
 use abide_store::Error;
 use serde_json::json;
@@ -18,16 +20,38 @@ use crate::output;
 
 /// Checks the integrity of the store.
 pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), CommandError> {
-    let path = connect::path(global)?;
-    let repairs = if args.repair { Some(repair(&path, global, args)?) } else { None };
-    let store = open(&path)?;
-    let found = store.verify()?;
-    store.close();
+    let store = match connect::named(global)? {
+        StoreUrl::Postgres(url) => return verify_on_server(&url, global, args),
+        StoreUrl::File(path) => path,
+        StoreUrl::Memory => return Err(CommandError::usage("a store in memory belongs to its process")),
+    };
+    let repairs = if args.repair { Some(repair(&store, global, args)?) } else { None };
+    let opened = open(&store)?;
+    let found = opened.verify()?;
+    opened.close();
     tell((&found, repairs.as_ref()), global.output)?;
+    verdict(&found, &format!("{store:?}"))
+}
+
+fn verify_on_server(url: &str, global: &Global, args: &Verify) -> Result<(), CommandError> {
+    if args.repair {
+        return Err(CommandError::usage(
+            "verify --repair works on SQLite files; a PostgreSQL database is restored from a backup",
+        ));
+    }
+    let store = PostgresStore::open(url, Arc::new(SystemClock), abide_postgres::Options::default())?;
+    let found = connect::block_on(async { Ok(store.verify().await?) });
+    store.close();
+    let found = found?;
+    tell((&found, None), global.output)?;
+    verdict(&found, &format!("{:?}", StoreUrl::Postgres(url.to_owned()).to_string()))
+}
+
+fn verdict(found: &Verification, store: &str) -> Result<(), CommandError> {
     match found.problems.len() {
         0 => Ok(()),
-        1 => Err(CommandError::failed(format!("{path:?}: the store is damaged: 1 problem"))),
-        count => Err(CommandError::failed(format!("{path:?}: the store is damaged: {count} problems"))),
+        1 => Err(CommandError::failed(format!("{store}: the store is damaged: 1 problem"))),
+        count => Err(CommandError::failed(format!("{store}: the store is damaged: {count} problems"))),
     }
 }
 
@@ -130,7 +154,7 @@ fn tell((found, repairs): (&Verification, Option<&Repairs>), format: Output) -> 
 
 /// Copies the store into a new file.
 pub(crate) fn backup(global: &Global, args: &Backup) -> Result<(), CommandError> {
-    let path = connect::path(global)?;
+    let path = connect::file(global, "a PostgreSQL database is copied by pg_dump")?;
     let store = open(&path)?;
     store.backup(&args.to)?;
     store.close();
@@ -139,7 +163,7 @@ pub(crate) fn backup(global: &Global, args: &Backup) -> Result<(), CommandError>
 
 /// Makes the store, which must not exist yet, from a backup.
 pub(crate) fn restore(global: &Global, args: &Restore) -> Result<(), CommandError> {
-    let path = connect::path(global)?;
+    let path = connect::file(global, "a PostgreSQL database is restored by pg_restore")?;
     SqliteStore::restore(&args.from, &path, &SystemClock)?;
     done(global, "restored", (&args.from, &path))
 }

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use abide::StoreUrl;
 use abide_core::{Namespace, text};
 use abide_engine::{Runtime, TokioRuntime};
 use abide_sim::torture::{Interrupt, Progress, Report, Torture, Trouble, play};
@@ -51,6 +52,10 @@ pub(crate) struct Args {
     /// Write the report to this file, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// The folder for what the processes see; by default beside the file of the store, or in the
+    /// system's folder for temporary files
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Write the report to stdout as JSON; the same as --output json
     #[arg(long)]
     json: bool,
@@ -69,14 +74,14 @@ fn minutes(text: &str) -> Result<Duration, String> {
 
 /// Tortures the store.
 pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
-    let path = connect::path(global)?;
+    let store = connect::named(global)?;
     if global.namespace != Namespace::default() {
         return Err(CommandError::usage("torture needs a store of its own, and no namespace"));
     }
     let mut file = args.report.as_deref().map(ReportFile::open).transpose()?;
     // This very thread starts the processes, because they die with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(torture(path, args))?;
+    let report = runtime.block_on(torture(store, args))?;
     // A teardown of the runtime once panicked: it met the heartbeat's thread asleep on its timer.
     std::mem::forget(runtime);
     let document = report.document();
@@ -115,14 +120,15 @@ pub(crate) fn process() -> Result<(), CommandError> {
     play().map_err(CommandError::failed)
 }
 
-async fn torture(path: PathBuf, args: &Args) -> Result<Report, CommandError> {
+async fn torture(store: StoreUrl, args: &Args) -> Result<Report, CommandError> {
     let runtime = TokioRuntime::current().ok_or_else(|| CommandError::failed("there is no runtime"))?;
     let seed = args.seed.unwrap_or_else(|| runtime.random() % SEED_END);
     let command = vec![std::env::current_exe()?.into_os_string(), "torture-process".into()];
     let mut signals = Signals::new()?;
-    let torture = Torture { path: path.clone(), duration: args.minutes, seed, command };
-    let prepared = torture.prepare().await.map_err(|trouble| failure(&path, trouble))?;
-    output::say(format_args!("torturing {path:?} with seed {seed}"));
+    let folder = args.dir.clone().unwrap_or_else(|| folder_of(&store));
+    let torture = Torture { store: store.clone(), folder, duration: args.minutes, seed, command };
+    let prepared = torture.prepare().await.map_err(|trouble| failure(&store, trouble))?;
+    output::say(format_args!("torturing {:?} with seed {seed}", name_of(&store)));
     let (interrupt, teller) = (Interrupt::default(), Teller::new());
     let tell = |progress: &Progress<'_>| teller.tell(progress);
     let mut running = std::pin::pin!(prepared.run(interrupt.clone(), &tell));
@@ -140,16 +146,37 @@ async fn torture(path: PathBuf, args: &Args) -> Result<Report, CommandError> {
         }
     };
     teller.end();
-    ran.map_err(|trouble| failure(&path, trouble))
+    ran.map_err(|trouble| failure(&store, trouble))
 }
 
-fn failure(path: &Path, trouble: Trouble) -> CommandError {
+/// Returns the folder beside the file of a store, or one for a server.
+fn folder_of(store: &StoreUrl) -> PathBuf {
+    match store {
+        StoreUrl::File(path) => {
+            let mut folder = path.clone().into_os_string();
+            folder.push("-torture");
+            folder.into()
+        }
+        _ => std::env::temp_dir().join("abide-torture"),
+    }
+}
+
+/// Returns the name of a store for messages: its path, or its URL without a password.
+fn name_of(store: &StoreUrl) -> String {
+    match store {
+        StoreUrl::File(path) => path.display().to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn failure(store: &StoreUrl, trouble: Trouble) -> CommandError {
+    let name = name_of(store);
     match trouble {
         Trouble::Store(problem) => CommandError::new(Code::Unavailable, problem),
         Trouble::Refused(problem) => {
-            CommandError::new(Code::Refused, format!("the store {path:?}: {problem}"))
+            CommandError::new(Code::Refused, format!("the store {name:?}: {problem}"))
         }
-        Trouble::Failed(error) => CommandError::failed(format!("the torture of {path:?} failed: {error}")),
+        Trouble::Failed(error) => CommandError::failed(format!("the torture of {name:?} failed: {error}")),
     }
 }
 

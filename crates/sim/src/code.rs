@@ -6,7 +6,6 @@ use abide::FailureKind;
 use abide::prelude::*;
 use abide::testing::transact;
 use abide_engine::Runtime;
-use abide_store::memory::MemoryTable;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,7 +15,7 @@ use crate::edition::Edition;
 use crate::history::{Closure, Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, keyed, mix, old_names};
-use crate::table;
+use crate::table::{self, TableKind};
 
 /// Sets the options of a start, a run or a child: builders of four types with the same methods. A
 /// task has one more.
@@ -81,9 +80,8 @@ pub(crate) trait Witness: Send + Sync {
 pub(crate) struct Probe {
     pub(crate) witness: Arc<dyn Witness>,
     pub(crate) runtime: Arc<dyn Runtime>,
-    /// Whether transaction steps write to a table of SQLite rather than to that of the memory
-    /// store.
-    pub(crate) is_sqlite: bool,
+    /// Where transaction steps write.
+    pub(crate) table: TableKind,
     /// The number of this machine's build, and its edition of every program.
     pub(crate) edition: (usize, Edition),
 }
@@ -111,21 +109,25 @@ pub(crate) async fn job(ctx: Ctx, job: Job) -> Result<u64> {
 /// Reads the writes of transaction steps: how often each key was written.
 #[workflow(name = "read-table")]
 pub(crate) async fn read_table(ctx: Ctx, keys: Vec<String>) -> Result<Vec<u64>> {
-    if ctx.state::<Probe>().is_sqlite {
-        return ctx
-            .sqlite("read", move |table| keys.iter().map(|key| table::count_of(table, key)).collect())
-            .await;
+    match ctx.state::<Probe>().table {
+        TableKind::Sqlite => {
+            ctx.sqlite("read", move |table| keys.iter().map(|key| table::count_of(table, key)).collect())
+                .await
+        }
+        TableKind::Postgres => {
+            transact(&ctx, "read", move |table| {
+                keys.iter().map(|key| table::server::count_of(table::server::of(table)?, key)).collect()
+            })
+            .await
+        }
+        TableKind::Memory => {
+            transact(&ctx, "read", move |table| {
+                let table = table::memory::of(table)?;
+                Ok(keys.iter().map(|key| table::memory::count_of(table, key)).collect())
+            })
+            .await
+        }
     }
-    transact(&ctx, "read", move |table| {
-        let table: &MemoryTable = table.downcast_ref().ok_or_else(|| Error::fatal("there is no table"))?;
-        Ok(keys.iter().map(|key| count_of(table, key)).collect())
-    })
-    .await
-}
-
-/// Returns how often a transaction step has written.
-fn count_of(table: &MemoryTable, key: &str) -> u64 {
-    table.get(key).and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 impl Probe {
@@ -407,7 +409,7 @@ impl Host for OnCtx {
             draw_inside(&ctx, "transaction", node);
             if fails { Err(Error::fatal("it wrote, and fails")) } else { Ok(count) }
         };
-        if self.probe().is_sqlite {
+        if self.probe().table == TableKind::Sqlite {
             let mut counted = self.0.sqlite(name, move |table| given(table::count_up(table, &key)?));
             let mut calls = vec![("Ctx", "sqlite")];
             if let Some(own) = own {
@@ -422,12 +424,10 @@ impl Host for OnCtx {
             }
             return self.counted(calls, counted);
         }
-        let counted = transact(&self.0, name, move |table| {
-            let table: &MemoryTable =
-                table.downcast_ref().ok_or_else(|| Error::fatal("there is no table"))?;
-            let count = count_of(table, &key) + 1;
-            table.put(&key, &count.to_string());
-            given(count)
+        let is_server = self.probe().table == TableKind::Postgres;
+        let counted = transact(&self.0, name, move |table| match is_server {
+            true => given(table::server::count_up(table::server::of(table)?, &key)?),
+            false => given(table::memory::count_up(table::memory::of(table)?, &key)),
         });
         let counted = match own {
             Some(own) => counted.key(own),

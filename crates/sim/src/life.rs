@@ -20,6 +20,7 @@ use crate::machine::MachineStore;
 use crate::quiet;
 use crate::remains::Remains;
 use crate::scenario::{Action, Actor, Ask, Scenario, Target, WorkerSpec};
+use crate::table::TableKind;
 use crate::why::BELIEVED_MS;
 use crate::world::World;
 
@@ -56,7 +57,7 @@ impl World {
                 let probe = Probe {
                     witness: witness.clone(),
                     runtime: runtime.clone(),
-                    is_sqlite: process.is_some(),
+                    table: if process.is_some() { TableKind::Sqlite } else { TableKind::Memory },
                     edition: edition.clone(),
                 };
                 let (builder, mut calls) = builder(spec, machine, probe);

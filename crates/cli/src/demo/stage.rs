@@ -1,20 +1,20 @@
 //! The play: start the order, start a worker, kill it, start another, sign for the parcel, collect
 //! the evidence.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide::{Abide, Handle};
+use abide::{Abide, Handle, StoreUrl};
 use abide_core::{Address, Entry, Event, ExecutionId, Namespace, Status, Timestamp, Waiting};
 use abide_engine::SystemClock;
-use abide_sqlite::{Options, SqliteStore};
 use abide_store::{Read, Record, Snapshot, Store, Target};
 
 use super::effects::{Effect, Effects};
 use super::order::{self, Order, Receipt};
 use crate::command_error::CommandError;
+use crate::connect::Access;
 use crate::{clock, connect, output};
 
 /// How long anything may take before the demo fails.
@@ -58,13 +58,12 @@ pub(super) struct Story {
     pub(super) entries: Vec<Entry>,
 }
 
-/// Runs the play in `folder`.
-pub(super) fn play(folder: &Path) -> Result<Evidence, CommandError> {
-    let stage = Stage { folder: folder.to_owned() };
+/// Runs the play.
+pub(super) fn play(stage: &Stage) -> Result<Evidence, CommandError> {
     connect::block_on(async {
         // Only a worker creates a store, and the order must exist before the first worker.
-        SqliteStore::open(&stage.file(), Arc::new(SystemClock), Options::default())?.close();
-        let client = Abide::client(&stage.url()).await?;
+        connect::open(&stage.store, Arc::new(SystemClock), Access::Create)?.close();
+        let client = Abide::builder(&url(&stage.store)).namespace(stage.namespace.as_str()).client().await?;
         let order = Order { pieces: 3, cents_each: 1_499 };
         let handle = client.start(order::fulfil, order).id(order::ID).await?;
         let evidence = stage.acts(&handle).await;
@@ -73,39 +72,38 @@ pub(super) fn play(folder: &Path) -> Result<Evidence, CommandError> {
     })
 }
 
-struct Stage {
-    folder: PathBuf,
+/// Returns the URL of a store, with its password.
+pub(super) fn url(store: &StoreUrl) -> String {
+    match store {
+        StoreUrl::Postgres(url) => url.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Where the demo plays.
+pub(super) struct Stage {
+    pub(super) store: StoreUrl,
+    pub(super) namespace: Namespace,
+    /// The file of effects.
+    pub(super) effects: PathBuf,
 }
 
 impl Stage {
-    fn url(&self) -> String {
-        format!("sqlite:{}", self.file().display())
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.join("demo.db")
-    }
-
-    fn effects(&self) -> PathBuf {
-        self.folder.join("effects.jsonl")
-    }
-
     async fn acts(&self, handle: &Handle<Receipt>) -> Result<Evidence, CommandError> {
-        let options = Options { read_only: true, ..Options::default() };
-        let store = SqliteStore::open(&self.file(), Arc::new(SystemClock), options)?;
+        let store = connect::open(&self.store, Arc::new(SystemClock), Access::Read)?;
 
         let mut worker = self.spawn()?;
         output::say(format_args!("process {} works on {:?}", worker.pid(), order::ID));
-        until(&*store, &mut worker, is_half_done).await?;
+        self.until(&*store, &mut worker, is_half_done).await?;
         clock::pause(BEFORE_KILL);
         let first = worker.kill()?;
         output::say(format_args!("process {} was killed with SIGKILL", first.pid));
-        let before = story(&*store, order::ID).await?.records;
+        let before = self.story(&*store, order::ID).await?.records;
         clock::pause(DOWN);
 
         let mut worker = self.spawn()?;
         output::say(format_args!("process {} goes on", worker.pid()));
-        until(&*store, &mut worker, awaits_signature).await?;
+        self.until(&*store, &mut worker, awaits_signature).await?;
         clock::pause(BEFORE_SIGNAL);
         handle.signal(order::SIGNAL, "Ada").await?;
         output::say(format_args!("signal {:?} was sent to {:?}", order::SIGNAL, order::ID));
@@ -113,21 +111,71 @@ impl Stage {
 
         let mut after = Vec::new();
         for id in [order::ID.to_owned(), format!("{}/pack", order::ID), format!("{}/invoice", order::ID)] {
-            after.push(story(&*store, &id).await?);
+            after.push(self.story(&*store, &id).await?);
         }
         store.close();
-        let effects = Effects::at(&self.effects()).read()?;
+        let effects = Effects::at(&self.effects).read()?;
         Ok(Evidence { first, second, before, after, effects })
     }
 
     fn spawn(&self) -> Result<Worker, CommandError> {
         let program = std::env::current_exe()?;
         let mut command = Command::new(program);
-        command.args(["demo-worker", "--url", &self.url()]).arg("--effects").arg(self.effects());
+        command.args(["demo-worker", "--namespace", self.namespace.as_str(), "--effects"]).arg(&self.effects);
+        // Everybody can read the arguments of a process, and the URL may contain a password.
+        command.env("ABIDE_STORE", url(&self.store));
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let process = process
             .map_err(|error| CommandError::failed(format!("the worker process did not start: {error}")))?;
         Ok(Worker { process, began_at: clock::now() })
+    }
+
+    /// Looks at the order and its children until `is_so` holds.
+    async fn until(
+        &self,
+        store: &dyn Store,
+        worker: &mut Worker,
+        is_so: impl Fn(&[Snapshot]) -> bool,
+    ) -> Result<(), CommandError> {
+        let give_up_at = clock::now().after(PATIENCE);
+        while clock::now() < give_up_at {
+            let mut seen = Vec::new();
+            for id in [order::ID.to_owned(), format!("{}/pack", order::ID), format!("{}/invoice", order::ID)]
+            {
+                seen.extend(self.look(store, &id).await?);
+            }
+            if is_so(&seen) {
+                return Ok(());
+            }
+            if let Some(status) = worker.process.try_wait()? {
+                return Err(CommandError::failed(format!(
+                    "process {} ended too early: {status}",
+                    worker.pid()
+                )));
+            }
+            clock::pause(LOOK_EVERY);
+        }
+        Err(CommandError::failed(format!(
+            "process {} has not come far enough within {PATIENCE:?}",
+            worker.pid()
+        )))
+    }
+
+    async fn look(&self, store: &dyn Store, id: &str) -> Result<Option<Snapshot>, CommandError> {
+        let id = ExecutionId::new(id).map_err(CommandError::failed)?;
+        let target = Target::Address(Address { namespace: self.namespace.clone(), id });
+        Ok(store.read(Read { target, run: None, from: 1, limit: 1_000, with_inbox: false }).await?)
+    }
+
+    async fn story(&self, store: &dyn Store, id: &str) -> Result<Story, CommandError> {
+        let snapshot = self.look(store, id).await?;
+        let snapshot = snapshot
+            .ok_or_else(|| CommandError::failed(format!("there is no execution {id:?} in the store")))?;
+        let mut entries = Vec::new();
+        for record in &snapshot.journal {
+            entries.push(record.entry()?);
+        }
+        Ok(Story { id: id.to_owned(), status: snapshot.summary.status, records: snapshot.journal, entries })
     }
 }
 
@@ -170,29 +218,6 @@ impl Drop for Worker {
     }
 }
 
-/// Looks at the order and its children until `is_so` holds.
-async fn until(
-    store: &dyn Store,
-    worker: &mut Worker,
-    is_so: impl Fn(&[Snapshot]) -> bool,
-) -> Result<(), CommandError> {
-    let give_up_at = clock::now().after(PATIENCE);
-    while clock::now() < give_up_at {
-        let mut seen = Vec::new();
-        for id in [order::ID.to_owned(), format!("{}/pack", order::ID), format!("{}/invoice", order::ID)] {
-            seen.extend(look(store, &id).await?);
-        }
-        if is_so(&seen) {
-            return Ok(());
-        }
-        if let Some(status) = worker.process.try_wait()? {
-            return Err(CommandError::failed(format!("process {} ended too early: {status}", worker.pid())));
-        }
-        clock::pause(LOOK_EVERY);
-    }
-    Err(CommandError::failed(format!("process {} has not come far enough within {PATIENCE:?}", worker.pid())))
-}
-
 /// Whether the order and one child sleep, and the other child is done.
 fn is_half_done(seen: &[Snapshot]) -> bool {
     let [order, pack, invoice] = seen else { return false };
@@ -208,21 +233,4 @@ fn awaits_signature(seen: &[Snapshot]) -> bool {
     let is_signal =
         |wait: &Waiting| matches!(wait, Waiting::Signal { name, .. } if name.as_str() == order::SIGNAL);
     seen.first().is_some_and(|order| order.summary.waiting.iter().any(is_signal))
-}
-
-async fn look(store: &dyn Store, id: &str) -> Result<Option<Snapshot>, CommandError> {
-    let id = ExecutionId::new(id).map_err(CommandError::failed)?;
-    let target = Target::Address(Address { namespace: Namespace::default(), id });
-    Ok(store.read(Read { target, run: None, from: 1, limit: 1_000, with_inbox: false }).await?)
-}
-
-async fn story(store: &dyn Store, id: &str) -> Result<Story, CommandError> {
-    let snapshot = look(store, id).await?;
-    let snapshot =
-        snapshot.ok_or_else(|| CommandError::failed(format!("there is no execution {id:?} in the store")))?;
-    let mut entries = Vec::new();
-    for record in &snapshot.journal {
-        entries.push(record.entry()?);
-    }
-    Ok(Story { id: id.to_owned(), status: snapshot.summary.status, records: snapshot.journal, entries })
 }

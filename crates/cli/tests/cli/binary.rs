@@ -37,7 +37,7 @@ fn a_store_that_is_none_is_not_made_one() {
 #[test]
 fn a_command_line_without_sense_is_exit_code_2() {
     abide(&["list"]).refused(2, "no store is given: write --store URL or set ABIDE_STORE");
-    let scheme = r#"the store "mysql://x": the scheme "mysql" is unknown: write sqlite:PATH, sqlite::memory: or a path"#;
+    let scheme = r#"the store "mysql://x": the scheme "mysql" is unknown: write sqlite:PATH, sqlite::memory:, postgres://… or a path"#;
     abide(&["--store", "mysql://x", "list"]).refused(2, scheme);
     let memory = r#"the store "sqlite::memory:": a store in memory belongs to its process; nobody else can look into it"#;
     abide(&["--store", "sqlite::memory:", "list"]).refused(2, memory);

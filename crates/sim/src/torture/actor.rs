@@ -5,6 +5,7 @@ use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use abide::StoreUrl;
 use abide::prelude::*;
 use abide_engine::{Runtime, TokioRuntime};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ use crate::ask::{DropAt, perform};
 use crate::code::{CAPABILITY, LANES, PANIC, Probe, Witness};
 use crate::history::{Closure, Draw};
 use crate::scenario::{Ask, Scenario, WorkerSpec};
+use crate::table::TableKind;
 
 /// How often a process tries to open its store, and how long it waits in between.
 const OPEN_COUNT_MAX: u32 = 300;
@@ -37,6 +39,15 @@ pub(crate) struct Role {
     /// The prefix of this torture's ids.
     pub(crate) prefix: String,
     pub(crate) seed: u64,
+}
+
+impl Role {
+    fn table(&self) -> TableKind {
+        match self.url.parse() {
+            Ok(StoreUrl::Postgres(_)) => TableKind::Postgres,
+            _ => TableKind::Sqlite,
+        }
+    }
 }
 
 /// An action that a process has to perform.
@@ -142,7 +153,7 @@ impl Actor {
 
     fn builder(&self) -> abide::Builder {
         let (witness, runtime) = (self.outside.clone(), self.runtime.clone());
-        let probe = Probe { witness, runtime, is_sqlite: true, edition: Default::default() };
+        let probe = Probe { witness, runtime, table: self.role.table(), edition: Default::default() };
         let builder = Abide::builder(&self.role.url)
             .session_ttl(ms(self.role.session_ttl_ms))
             .worker_name(&format!("{}{}", self.role.prefix, self.role.machine))

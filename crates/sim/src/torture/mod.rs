@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use abide::Kind;
+use abide::{Kind, StoreUrl};
 use abide_core::{Namespace, Timestamp};
 use abide_engine::{Moment, Runtime, SystemClock, TokioRuntime};
-use abide_sqlite::{OpenError, Options, SqliteStore};
-use abide_store::{Clock, View, Workers};
+use abide_postgres::PostgresStore;
+use abide_sqlite::SqliteStore;
+use abide_store::{Clock, Store, View, Workers};
 
 pub use actor::play;
 pub use report::{Progress, Report, Violation};
@@ -61,8 +62,10 @@ const END_SHARE: u32 = 3;
 /// The options of a torture.
 #[derive(Clone, Debug)]
 pub struct Torture {
-    /// The file of the store.
-    pub path: PathBuf,
+    /// The store.
+    pub store: StoreUrl,
+    /// The folder for what the processes see.
+    pub folder: PathBuf,
     /// The approximate duration.
     pub duration: Duration,
     /// The seed of the programs and of the faults.
@@ -88,8 +91,14 @@ impl From<std::io::Error> for Trouble {
     }
 }
 
-impl From<OpenError> for Trouble {
-    fn from(error: OpenError) -> Self {
+impl From<abide_sqlite::OpenError> for Trouble {
+    fn from(error: abide_sqlite::OpenError) -> Self {
+        Self::Store(error.to_string())
+    }
+}
+
+impl From<abide_postgres::OpenError> for Trouble {
+    fn from(error: abide_postgres::OpenError) -> Self {
         Self::Store(error.to_string())
     }
 }
@@ -119,7 +128,7 @@ impl Torture {
     /// Creates the store if it does not exist, and makes sure that no other process uses it and
     /// that it holds nothing but tortures. Opens the folder beside it.
     pub async fn prepare(&self) -> Result<Prepared, Trouble> {
-        let store = SqliteStore::open(&self.path, Arc::new(SystemClock), Options::default())?;
+        let store = self.open(false)?;
         let mut checked = check_workers(&*store).await;
         // A killed torture leaves sessions that no process has found dead yet.
         for _ in 0..FORGET_COUNT_MAX {
@@ -134,19 +143,32 @@ impl Torture {
         }
         store.close();
         checked?;
-        let mut folder = self.path.clone().into_os_string();
-        folder.push("-torture");
-        let folder = PathBuf::from(folder);
-        std::fs::create_dir_all(&folder)?;
-        let lock = File::create(folder.join(LOCK))?;
+        std::fs::create_dir_all(&self.folder)?;
+        let lock = File::create(self.folder.join(LOCK))?;
         if lock.try_lock().is_err() {
             return Err(Trouble::Refused("another torture uses the store".to_owned()));
         }
-        Ok(Prepared { torture: self.clone(), folder, _lock: lock })
+        Ok(Prepared { torture: self.clone(), _lock: lock })
+    }
+
+    /// Opens the store in this process.
+    fn open(&self, read_only: bool) -> Result<Arc<dyn Store>, Trouble> {
+        let clock = Arc::new(SystemClock);
+        Ok(match &self.store {
+            StoreUrl::File(path) => {
+                SqliteStore::open(path, clock, abide_sqlite::Options { read_only, ..Default::default() })?
+            }
+            StoreUrl::Postgres(url) => PostgresStore::open(url, clock, abide_postgres::Options::default())?,
+            StoreUrl::Memory => return Err(Trouble::Refused("it belongs to its process".to_owned())),
+        })
     }
 
     fn url(&self) -> String {
-        format!("sqlite:{}", self.path.display())
+        match &self.store {
+            // As it is displayed, it lacks its password.
+            StoreUrl::Postgres(url) => url.clone(),
+            other => other.to_string(),
+        }
     }
 }
 
@@ -183,7 +205,6 @@ async fn check_executions(view: &dyn View) -> Result<(), Trouble> {
 #[derive(Debug)]
 pub struct Prepared {
     torture: Torture,
-    folder: PathBuf,
     _lock: File,
 }
 
@@ -197,7 +218,7 @@ impl Prepared {
         let prefix = format!("{PREFIX}{}-", name_of(began_at));
         let stage = Stage {
             torture: &self.torture,
-            folder: &self.folder,
+            folder: &self.torture.folder,
             prefix,
             runtime,
             interrupt,
@@ -217,10 +238,10 @@ impl Prepared {
         if report.violations.is_empty() {
             // The folder is useless unless it holds the evidence of an earlier torture; then its
             // removal fails.
-            let _ = std::fs::remove_file(self.folder.join(LOCK));
-            let _ = std::fs::remove_dir(&self.folder);
+            let _ = std::fs::remove_file(self.torture.folder.join(LOCK));
+            let _ = std::fs::remove_dir(&self.torture.folder);
         } else {
-            report.kept = Some(self.folder.clone());
+            report.kept = Some(self.torture.folder.clone());
         }
         Ok(report)
     }

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide::{Abide, ms};
-use abide_engine::{Moment, SystemClock};
-use abide_sqlite::{Options, SqliteStore};
-use abide_store::{Feed, FeedFrom, ListCursor, Prng, View};
+use abide_engine::Moment;
+use abide_store::{Feed, FeedFrom, ListCursor, Prng, Store};
 
 use super::actor::{Order, Role};
 use super::effects::{Effects, Line};
@@ -76,7 +75,7 @@ pub(crate) struct Round<'a> {
     number: u32,
     path: PathBuf,
     effects: Effects,
-    store: Arc<SqliteStore>,
+    store: Arc<dyn Store>,
     /// The newest execution before this round.
     before: Option<ListCursor>,
     feed_from: FeedFrom,
@@ -94,8 +93,7 @@ pub(crate) struct Round<'a> {
 impl<'a> Round<'a> {
     pub(crate) fn begin(stage: &'a Stage<'a>, number: u32, first_scenario: u64) -> Result<Self, Trouble> {
         let path = stage.folder.join(format!("{}{number}", stage.prefix));
-        let options = Options { read_only: true, ..Options::default() };
-        let store = SqliteStore::open(&stage.torture.path, Arc::new(SystemClock), options)?;
+        let store = stage.torture.open(true)?;
         Ok(Self {
             stage,
             number,
