@@ -63,7 +63,7 @@ pub(super) fn play(stage: &Stage) -> Result<Evidence, CommandError> {
     connect::block_on(async {
         // Only a worker creates a store, and the order must exist before the first worker.
         connect::open(&stage.store, Arc::new(SystemClock), Access::Create)?.close();
-        let client = Abide::builder(&url(&stage.store)).namespace(stage.namespace.as_str()).client().await?;
+        let client = Abide::builder(url(&stage.store)).namespace(stage.namespace.as_str()).client().await?;
         let order = Order { pieces: 3, cents_each: 1_499 };
         let handle = client.start(order::fulfil, order).id(order::ID).await?;
         let evidence = stage.acts(&handle).await;

@@ -24,7 +24,7 @@ pub(crate) fn run(global: &Global, args: &WorkerArgs) -> Result<(), CommandError
     let store = connect::named(global)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
-        let builder = Abide::builder(&stage::url(&store))
+        let builder = Abide::builder(stage::url(&store))
             .namespace(global.namespace.as_str())
             .worker_name("demo")
             .state(Effects::at(&args.effects));
