@@ -26,6 +26,7 @@ use crate::sleep::Sleep;
 #[cfg(feature = "sqlite")]
 use crate::sqlite_transaction::SqliteTransaction;
 use crate::step::Step;
+#[cfg(feature = "sqlite")]
 use crate::transaction::Transact;
 
 /// The context of a workflow or task: everything durable goes through it.

@@ -17,8 +17,13 @@ compile_error!("the crate abide needs one of its features `sqlite` and `postgres
 pub(crate) struct StoreBounds {
     pub(crate) bounds: Bounds,
     /// How long a call waits for other processes; `None` for the store's own default.
+    #[cfg_attr(
+        not(feature = "sqlite"),
+        expect(dead_code, reason = "nobody locks a whole PostgreSQL database")
+    )]
     pub(crate) busy_ms_max: Option<u64>,
     /// How long a transaction step may run; `None` for the store's own default.
+    #[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "only SQLite has transaction steps yet"))]
     pub(crate) transaction_ms_max: Option<u64>,
 }
 
@@ -124,9 +129,13 @@ fn on_server(
     url: &str,
     clock: Arc<dyn Clock>,
     bounds: StoreBounds,
-    _purpose: Purpose,
+    purpose: Purpose,
 ) -> Result<Arc<dyn Store>, Closed> {
-    let options = abide_postgres::Options { bounds: bounds.bounds, ..abide_postgres::Options::default() };
+    let options = abide_postgres::Options {
+        bounds: bounds.bounds,
+        create: purpose.creates(),
+        ..abide_postgres::Options::default()
+    };
     Ok(abide_postgres::PostgresStore::open(url, clock, options)?)
 }
 

@@ -63,7 +63,10 @@ pub(crate) fn open(
             let options = abide_sqlite::Options { create, read_only, ..Default::default() };
             SqliteStore::open(path, clock, options)?
         }
-        StoreUrl::Postgres(url) => PostgresStore::open(url, clock, abide_postgres::Options::default())?,
+        StoreUrl::Postgres(url) => {
+            let options = abide_postgres::Options { create, ..Default::default() };
+            PostgresStore::open(url, clock, options)?
+        }
         StoreUrl::Memory => return Err(CommandError::usage("a store in memory belongs to its process")),
     })
 }

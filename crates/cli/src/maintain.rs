@@ -39,7 +39,11 @@ fn verify_on_server(url: &str, global: &Global, args: &Verify) -> Result<(), Com
             "verify --repair works on SQLite files; a PostgreSQL database is restored from a backup",
         ));
     }
-    let store = PostgresStore::open(url, Arc::new(SystemClock), abide_postgres::Options::default())?;
+    let store = PostgresStore::open(
+        url,
+        Arc::new(SystemClock),
+        abide_postgres::Options { create: false, ..Default::default() },
+    )?;
     let found = connect::block_on(async { Ok(store.verify().await?) });
     store.close();
     let found = found?;
