@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use abide_core::parking::waits_for;
-use abide_core::{Address, Entry, Execution, ExecutionId, Message, Route, Summary, Tag, Timestamp, codec};
+use abide_core::{
+    Address, Entry, Execution, ExecutionId, Happening, Message, Route, Summary, Tag, Timestamp, codec,
+};
 use abide_store::Verification;
 use tokio_postgres::Row;
 
@@ -120,13 +122,15 @@ async fn faults(
     if let Some(problem) = check_wakes(&suspect, awaited)? {
         return Ok(Some(problem));
     }
-    Ok(check_tags(&suspect, &runs)?.then(|| "it is not found by its tags".to_owned()))
+    Ok(check_origin(&suspect, &runs)?.map(str::to_owned))
 }
 
 /// One run: its first entry, and what all of them add up to.
 struct Folded {
     first: Entry,
     execution: Execution,
+    /// Whether it has ended the execution. A run that continued has not.
+    is_end: bool,
 }
 
 /// Folds the journals of all runs.
@@ -169,6 +173,7 @@ fn add(runs: &mut Vec<Folded>, suspect: &Suspect<'_>, (run, entry): (i32, Entry)
             return Err(format!("run {run} lacks an entry before number {}", entry.seq));
         }
         folded.execution.apply(&entry);
+        folded.is_end |= Happening::of(&entry.event).is_some_and(Happening::is_end);
         return Ok(());
     }
     if Some(number) != known.checked_add(1) || entry.seq != 1 {
@@ -176,7 +181,7 @@ fn add(runs: &mut Vec<Folded>, suspect: &Suspect<'_>, (run, entry): (i32, Entry)
     }
     let begun = Execution::fold(suspect.address.clone(), number, [&entry]);
     let execution = begun.ok_or_else(|| format!("run {run} does not begin with a start"))?;
-    runs.push(Folded { first: entry, execution });
+    runs.push(Folded { first: entry, execution, is_end: false });
     Ok(())
 }
 
@@ -194,7 +199,7 @@ fn check_runs(suspect: &Suspect<'_>, runs: &[Folded]) -> Result<Option<String>, 
     if run != rows::run_number(last.execution.run()) {
         return Ok(Some("it has other runs than it says".to_owned()));
     }
-    let ended = runs.iter().filter(|run| run.execution.is_finished()).count();
+    let ended = runs.iter().filter(|run| run.is_end).count();
     Ok((ended as i64 != ended_count).then(|| "the feed tells other ends than its journal".to_owned()))
 }
 
@@ -225,8 +230,7 @@ fn check_columns(suspect: &Suspect<'_>, routes: &HashMap<i32, Route>) -> Result<
     let Suspect { row, stored, summary, .. } = suspect;
     let (route, rank): (i32, i32) = (row.try_get(3)?, row.try_get(4)?);
     let (status, listens): (i16, i16) = (row.try_get(8)?, row.try_get(9)?);
-    let (is_aside, is_child, has_ended): (bool, bool, bool) =
-        (row.try_get(10)?, row.try_get(12)?, row.try_get(13)?);
+    let (is_aside, has_ended): (bool, bool) = (row.try_get(10)?, row.try_get(13)?);
     // Only the code knows whether it is scheduled, sleeps or waits.
     let is_active = stored.phase().is_active();
     let told = stored.summary(&summary.waiting);
@@ -240,8 +244,6 @@ fn check_columns(suspect: &Suspect<'_>, routes: &HashMap<i32, Route>) -> Result<
         || ![told.listens, stored.summary_at_rest().listens].contains(&summary.listens)
     {
         Some("it listens to something else than its state says")
-    } else if is_child != stored.parent().is_some() {
-        Some("its row and its state disagree about its parent")
     } else if routes.get(&route) != Some(&stored.route()) || rank != rows::rank(stored.priority()) {
         Some("it stands in the queue of something else")
     } else {
@@ -279,14 +281,19 @@ fn check_wakes(suspect: &Suspect<'_>, awaited: Option<Message>) -> Result<Option
     })
 }
 
-/// Whether it is not found by the tags that it was started with.
-fn check_tags(suspect: &Suspect<'_>, runs: &[Folded]) -> Result<bool, Stop> {
+/// Returns the fault of what the first run began with, whatever later runs say.
+fn check_origin(suspect: &Suspect<'_>, runs: &[Folded]) -> Result<Option<&'static str>, Stop> {
     let (keys, values): (Vec<String>, Vec<String>) = (suspect.row.try_get(21)?, suspect.row.try_get(22)?);
+    let Some(began) = runs.first().and_then(|run| run.first.began()) else {
+        return Ok(Some("its first run does not begin with a start"));
+    };
+    if began.start.parent.is_some() != suspect.row.try_get::<_, bool>(12)? {
+        return Ok(Some("its row and its first run disagree about its parent"));
+    }
     let pair = |tag: &Tag| (tag.key.as_str().to_owned(), tag.value.as_str().to_owned());
-    let started = runs.first().and_then(|run| run.first.began());
-    let mut wanted: Vec<_> =
-        started.map_or_else(Vec::new, |began| began.start.tags.iter().map(pair).collect());
+    let mut wanted: Vec<_> = began.start.tags.iter().map(pair).collect();
     wanted.sort();
     wanted.dedup();
-    Ok(keys.into_iter().zip(values).collect::<Vec<_>>() != wanted)
+    let is_found = keys.into_iter().zip(values).collect::<Vec<_>>() == wanted;
+    Ok((!is_found).then_some("it is not found by its tags"))
 }
