@@ -13,12 +13,16 @@ mod apply;
 mod batcher;
 mod board;
 mod connection;
+#[cfg(test)]
+mod crowd;
 mod error;
 mod facts;
 mod follower;
 mod gate;
 mod horizon;
 mod options;
+#[cfg(test)]
+mod plans;
 mod pool;
 mod routes;
 mod rows;

@@ -192,9 +192,15 @@ async fn stretch(
     let keys: Vec<&str> = list.tags.iter().map(|tag| tag.key.as_str()).collect();
     let values: Vec<&str> = list.tags.iter().map(|tag| tag.value.as_str()).collect();
     let run = list.parent.as_ref().map(|parent| rows::run_number(parent.run));
+    let [oldest, newest] = match list {
+        _ if search.parent.is_some() => [sql::LIST_CHILDREN_OLDEST, sql::LIST_CHILDREN_NEWEST],
+        List { set_aside: true, .. } => [sql::LIST_ASIDE_OLDEST, sql::LIST_ASIDE_NEWEST],
+        _ if !list.tags.is_empty() => [sql::LIST_TAGGED_OLDEST, sql::LIST_TAGGED_NEWEST],
+        _ => [sql::LIST_OLDEST, sql::LIST_NEWEST],
+    };
     let statement = match list.order {
-        ListOrder::OldestFirst => sql::LIST_OLDEST,
-        ListOrder::NewestFirst => sql::LIST_NEWEST,
+        ListOrder::OldestFirst => oldest,
+        ListOrder::NewestFirst => newest,
     };
     let limit = LIST_STRETCH as i64;
     let parameters: [Parameter<'_>; 10] = [

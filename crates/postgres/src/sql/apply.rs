@@ -26,6 +26,8 @@
 /// - A row whose `gate` is set is written only if that key was written in `u`, `r` or `n`.
 /// - A row that is `strict` belongs to an operation with several such rows. If it is missing, the
 ///   division by zero rolls the whole statement back, and each operation is tried again alone.
+/// - `i.key = i.key + 0` is true. It makes the planner expect few rows, so that it looks each of
+///   them up: a plan that was made while the table was almost empty would read all of it.
 /// - Rows that are named by two columns are found by a loop over an index (`OFFSET 0` keeps it so),
 ///   and changed by their places. Otherwise a plan that was made on a small table reads all of it.
 ///   Nobody moves these rows in between: only the holder of the lease, who waits in `u`, could.
@@ -56,6 +58,7 @@ WITH u AS (
         finished_at, clears, summary, state
     )
     WHERE e.key = i.key AND e.epoch = i.epoch AND e.version = i.version AND (e.session = i.session) IS TRUE
+        AND i.key = i.key + 0
         AND (SELECT s.retired IS NULL AND s.expires_at > $1 FROM sessions s WHERE s.id = i.session)
     RETURNING e.key, i.clears, e.finished_at IS NOT NULL AS is_over
 ),

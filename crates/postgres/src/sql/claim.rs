@@ -38,22 +38,24 @@ WHERE (key IN (SELECT key FROM u)) IS TRUE";
 
 /// Leases ready executions.
 ///
-/// - `candidates` walks the queue of each route and locks what it can have. `SKIP LOCKED` follows a
-///   row to its newest version, so an execution that somebody leased, set aside or paused meanwhile
-///   is passed over, and of two claims one gets it. The wakes that it was found by stay then.
+/// - `seen` walks the queue of each route up to a few that are free, and locks nothing: a session
+///   with many routes looks at many more executions than it takes.
+/// - `chosen` locks the first of all these that it can have. `SKIP LOCKED` follows a row to its
+///   newest version, so an execution that somebody leased, set aside or paused meanwhile is passed
+///   over, and of two claims one gets it. The wakes that it was found by stay then.
 /// - `q` counts the request, and locks the row of the session: a session that is retired at this
 ///   moment either is found retired here, or its leases are released after this statement.
 /// - The wakes that are deleted are those of the snapshot. Their messages are in the inbox that the
 ///   next statement reads. A wake that is committed later stays.
 /// - The reasons for care become one time in the row, as `care::after_lease` says.
 macro_rules! lease {
-    ($limit:literal) => {
+    ($seen:literal, $limit:literal) => {
         concat!(
             "
-WITH candidates AS MATERIALIZED (
-    SELECT x.execution, x.rank, x.since
+WITH seen AS MATERIALIZED (
+    SELECT x.execution, x.rank, x.since, x.needs
     FROM unnest($3::INT[]) r (route), LATERAL (
-        SELECT w.execution, w.rank, w.since
+        SELECT w.execution, w.rank, w.since, w.needs
         FROM (
             SELECT execution, rank, since, needs
             FROM wakes
@@ -66,18 +68,34 @@ WITH candidates AS MATERIALIZED (
             FROM executions e
             WHERE e.key = w.execution AND e.session IS NULL AND NOT e.aside AND e.listens >= w.needs
             LIMIT 1
+        ) e
+        LIMIT ",
+            $seen,
+            "
+    ) x
+),
+chosen AS MATERIALIZED (
+    SELECT execution, rank, since
+    FROM (
+        SELECT s.execution, s.rank, s.since
+        FROM (
+            SELECT execution, min(rank) AS rank, min(since) AS since, min(needs) AS needs
+            FROM seen
+            GROUP BY execution
+            ORDER BY 2, 3, 1
+            OFFSET 0
+        ) s,
+        LATERAL (
+            SELECT e.key
+            FROM executions e
+            WHERE e.key = s.execution AND e.session IS NULL AND NOT e.aside AND e.listens >= s.needs
+            LIMIT 1
             FOR NO KEY UPDATE SKIP LOCKED
         ) e
         LIMIT ",
             $limit,
             "
-    ) x
-),
-chosen AS MATERIALIZED (
-    SELECT execution, min(rank) AS rank, min(since) AS since
-    FROM candidates
-    GROUP BY execution
-    ORDER BY 2, 3, 1
+    ) c
     LIMIT $4
 ),
 q AS (
@@ -119,8 +137,8 @@ ORDER BY rank, since, execution"
 
 /// The limits are part of the text: for one in a parameter, the server plans to read a tenth of the
 /// table.
-pub(crate) const LEASE_FEW: &str = lease!("16");
-pub(crate) const LEASE_MANY: &str = lease!("256");
+pub(crate) const LEASE_FEW: &str = lease!("32", "16");
+pub(crate) const LEASE_MANY: &str = lease!("384", "256");
 
 /// Returns leases to the queue of which nobody has heard. Their epochs stay used.
 pub(crate) const GIVE_BACK: &str = "

@@ -83,7 +83,7 @@ WHERE e.key = ANY($1::BIGINT[])
 ORDER BY e.key";
 
 /// Releases locked executions. Each gets a wake of its own, so all older wakes may go. Reasons for
-/// care go by name: one that came after they were read stays.
+/// care go by name: one that came after they were read stays. For `i.key + 0`, see `APPLY`.
 pub(crate) const RELEASE: &str = "
 WITH i AS MATERIALIZED (
     SELECT *
@@ -97,7 +97,7 @@ u AS (
         takeovers = e.takeovers + i.takeovers,
         wake_at = COALESCE(i.wake_at, e.wake_at)
     FROM i
-    WHERE e.key = i.key AND e.session IS NOT NULL
+    WHERE e.key = i.key AND e.session IS NOT NULL AND i.key = i.key + 0
     RETURNING e.key, e.route, e.rank, i.wake_at IS NULL AS is_ready
 ),
 d AS (

@@ -12,9 +12,21 @@ SELECT
         FROM cares c
         WHERE c.execution = e.key AND (c.while_held OR e.session IS NULL)
     )),
-    (SELECT count(*) FROM feed f WHERE f.execution = e.key AND f.is_end),
-    ARRAY(SELECT t.key FROM tags t WHERE t.execution = e.key ORDER BY t.key, t.value),
-    ARRAY(SELECT t.value FROM tags t WHERE t.execution = e.key ORDER BY t.key, t.value)
+    (
+        SELECT count(*)
+        FROM (SELECT is_end FROM feed WHERE execution = e.key ORDER BY execution OFFSET 0) f
+        WHERE f.is_end
+    ),
+    ARRAY(
+        SELECT t.key
+        FROM (SELECT key, value FROM tags WHERE execution = e.key ORDER BY execution OFFSET 0) t
+        ORDER BY t.key, t.value
+    ),
+    ARRAY(
+        SELECT t.value
+        FROM (SELECT key, value FROM tags WHERE execution = e.key ORDER BY execution OFFSET 0) t
+        ORDER BY t.key, t.value
+    )
 FROM executions e
 WHERE e.key > $1
 ORDER BY e.key

@@ -66,9 +66,11 @@ FROM (
 WHERE b.before < $4
 ORDER BY b.place";
 
-/// A stretch of a list. Statuses depend on the time, and are compared by the caller.
+/// A stretch of a list. Statuses depend on the time, and are compared by the caller. Children,
+/// tagged executions and those that were set aside have indexes of their own. `OFFSET 0` keeps the
+/// walk in the order of such an index: a plan that was made for a few executions would sort all.
 macro_rules! list {
-    ($comparison:literal, $order:literal) => {
+    ($walk:literal) => {
         concat!(
             "
 SELECT
@@ -78,10 +80,11 @@ SELECT
         FROM cares c
         WHERE c.execution = e.key AND (c.while_held OR e.session IS NULL)
     ))
-FROM executions e
-WHERE e.key ",
-            $comparison,
-            " $2 AND e.ns = $1
+FROM (",
+            $walk,
+            "
+) e
+WHERE e.ns = $1
     AND (NOT $3 OR NOT e.is_child)
     AND ($4::INT[] IS NULL OR e.route = ANY($4))
     AND NOT EXISTS (
@@ -96,15 +99,84 @@ WHERE e.key ",
     )
     AND ($7::BIGINT IS NULL OR (e.parent = $7 AND e.parent_run = $8))
     AND (NOT $9 OR e.aside)
-ORDER BY e.key ",
-            $order,
-            "
 LIMIT $10"
         )
     };
 }
-pub(crate) const LIST_OLDEST: &str = list!(">", "ASC");
-pub(crate) const LIST_NEWEST: &str = list!("<", "DESC");
+pub(crate) const LIST_OLDEST: &str = list!(
+    "
+    SELECT *
+    FROM executions
+    WHERE key > $2
+    ORDER BY key
+    OFFSET 0"
+);
+pub(crate) const LIST_NEWEST: &str = list!(
+    "
+    SELECT *
+    FROM executions
+    WHERE key < $2
+    ORDER BY key DESC
+    OFFSET 0"
+);
+pub(crate) const LIST_CHILDREN_OLDEST: &str = list!(
+    "
+    SELECT *
+    FROM executions
+    WHERE parent = $7 AND key > $2
+    ORDER BY parent, key
+    OFFSET 0"
+);
+pub(crate) const LIST_CHILDREN_NEWEST: &str = list!(
+    "
+    SELECT *
+    FROM executions
+    WHERE parent = $7 AND key < $2
+    ORDER BY parent DESC, key DESC
+    OFFSET 0"
+);
+pub(crate) const LIST_ASIDE_OLDEST: &str = list!(
+    "
+    SELECT *
+    FROM executions
+    WHERE aside AND key > $2
+    ORDER BY key
+    OFFSET 0"
+);
+pub(crate) const LIST_ASIDE_NEWEST: &str = list!(
+    "
+    SELECT *
+    FROM executions
+    WHERE aside AND key < $2
+    ORDER BY key DESC
+    OFFSET 0"
+);
+pub(crate) const LIST_TAGGED_OLDEST: &str = list!(
+    "
+    SELECT e.*
+    FROM (
+        SELECT execution
+        FROM tags
+        WHERE key = ($5::TEXT[])[1] AND value = ($6::TEXT[])[1] AND execution > $2
+        ORDER BY key, value, execution
+        OFFSET 0
+    ) t,
+    LATERAL (SELECT * FROM executions WHERE key = t.execution LIMIT 1) e
+    OFFSET 0"
+);
+pub(crate) const LIST_TAGGED_NEWEST: &str = list!(
+    "
+    SELECT e.*
+    FROM (
+        SELECT execution
+        FROM tags
+        WHERE key = ($5::TEXT[])[1] AND value = ($6::TEXT[])[1] AND execution < $2
+        ORDER BY key DESC, value DESC, execution DESC
+        OFFSET 0
+    ) t,
+    LATERAL (SELECT * FROM executions WHERE key = t.execution LIMIT 1) e
+    OFFSET 0"
+);
 
 pub(crate) const KEY_BY_ID: &str = "
 SELECT key
