@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::postgres::{self, Server};
 use crate::process::{self, Group};
 use crate::workspace::Workspace;
 use crate::{Result, sim};
@@ -53,8 +54,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let text = workspace.read(TABLE)?.ok_or_else(|| format!("{TABLE} is no text"))?;
     let all = rows(&text)?;
-    let hunt = Hunt { workspace, output: workspace.target().join("planted.txt") };
     let chosen = chosen(all.clone(), &arguments.names)?;
+    let needs_server = chosen.iter().any(|row| row.guard.needs_server());
+    let server = if needs_server { Some(Server::named_or_own()?) } else { None };
+    let hunt = Hunt { workspace, output: workspace.target().join("planted.txt"), server };
     hunt.build(&chosen)?;
     hunt.compare(&all)?;
     hunt.check_sound(&chosen)?;
@@ -101,6 +104,11 @@ impl Guard {
             }
             _ => Err(format!("{TABLE}: {text} is neither `{SIMULATOR}` nor `PACKAGE TARGET TEST`").into()),
         }
+    }
+
+    /// Whether it is a test of the store on PostgreSQL.
+    fn needs_server(&self) -> bool {
+        matches!(self, Self::Test { package, .. } if package == "abide-postgres")
     }
 
     fn limit(&self) -> Duration {
@@ -179,6 +187,7 @@ struct Hunt<'a> {
     workspace: &'a Workspace,
     /// The output of the last run.
     output: std::path::PathBuf,
+    server: Option<Server>,
 }
 
 impl Hunt<'_> {
@@ -246,6 +255,9 @@ impl Hunt<'_> {
             }
         };
         command.env("ABIDE_PLANTED", bug.unwrap_or_default());
+        if let Some(server) = &self.server {
+            command.env(postgres::VARIABLE, &server.url);
+        }
         command
     }
 

@@ -54,19 +54,26 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 
 /// Runs `command` with the server that the variable names, or with one that is started for it.
 pub(crate) fn with_server(command: &mut Command) -> Result<()> {
-    if env::var_os(VARIABLE).is_some() {
-        return process::run(command);
-    }
-    let server = Server::start()?;
+    let server = Server::named_or_own()?;
     process::run(command.env(VARIABLE, &server.url))
 }
 
-struct Server {
-    url: String,
-    keeper: Child,
+/// A server that tests may use.
+pub(crate) struct Server {
+    pub(crate) url: String,
+    /// Who stops it, if it is ours.
+    keeper: Option<Child>,
 }
 
 impl Server {
+    /// Returns the server that the variable names, or one that is started and ends with us.
+    pub(crate) fn named_or_own() -> Result<Self> {
+        match env::var(VARIABLE) {
+            Ok(url) => Ok(Self { url, keeper: None }),
+            Err(_) => Self::start(),
+        }
+    }
+
     fn start() -> Result<Self> {
         packages::ensure("postgresql", || binaries().is_some())?;
         let binaries = binaries().ok_or("the server is gone again")?;
@@ -88,7 +95,7 @@ impl Server {
         let mut ready = String::new();
         BufReader::new(keeper.stdout.take().ok_or("the keeper has no output")?).read_line(&mut ready)?;
         let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
-        let server = Self { url, keeper };
+        let server = Self { url, keeper: Some(keeper) };
         if ready.trim() == "ready" { Ok(server) } else { Err("the PostgreSQL server does not start".into()) }
     }
 }
@@ -96,8 +103,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // The keeper stops at the end of its input.
-        drop(self.keeper.stdin.take());
-        if let Err(error) = self.keeper.wait() {
+        let Some(keeper) = &mut self.keeper else { return };
+        drop(keeper.stdin.take());
+        if let Err(error) = keeper.wait() {
             eprintln!("the keeper of the PostgreSQL server: {error}");
         }
     }

@@ -1,10 +1,11 @@
-//! A minute of `abide torture` in every run of the project's tests.
+//! Some minutes of `abide torture` in every run of the project's tests, on both kinds of store.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::Result;
+use crate::postgres::Server;
 use crate::smoke::Smoke;
 use crate::workspace::Workspace;
 
@@ -12,23 +13,41 @@ use crate::workspace::Workspace;
 /// depends on the machine.
 const SEEDS: [&str; 3] = ["1", "2", "3"];
 const MINUTES: &str = "1";
+/// The same processes and faults on PostgreSQL, which takes no other time.
+const SERVER_MINUTES: &str = "0.75";
 /// The time limit of one torture. An execution that does not end after the last fault of a round is
 /// reported after three minutes, and a minute has two or three rounds.
 const LIMIT: Duration = Duration::from_secs(720);
 /// The least that must have happened: a torture that hurts nobody proves nothing. On a busy machine
 /// less happens in a minute, and another minute is added.
-const LEAST: [(&str, u64); 5] =
+const LEAST: Least =
     [("kills", 20), ("kills_under_way", 10), ("client_kills", 2), ("stops", 5), ("executions", 200)];
+const SERVER_LEAST: Least =
+    [("kills", 15), ("kills_under_way", 8), ("client_kills", 2), ("stops", 5), ("executions", 200)];
+
+/// The names of counts, and the least values of them.
+type Least = [(&'static str, u64); 5];
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let torture = Smoke::new(workspace, "torture")?;
+    on(&torture, "torture.db", (MINUTES, &LEAST))?;
+    let server = Server::named_or_own()?;
+    let separator = if server.url.contains('?') { "&" } else { "?" };
+    let name = std::process::id().to_string();
+    let store = [&server.url, separator, "schema=abide_torture_", &name].concat();
+    on(&torture, &store, (SERVER_MINUTES, &SERVER_LEAST))
+}
+
+/// Tortures one store until enough has happened.
+fn on(torture: &Smoke, store: &str, (minutes, least): (&str, &Least)) -> Result<()> {
     let mut counts = [0; LEAST.len()];
     let mut lacking = None;
     for seed in SEEDS {
-        let arguments = ["torture", "--store", "torture.db", "--minutes", MINUTES, "--seed", seed, "--json"];
+        let arguments =
+            ["torture", "--store", store, "--dir", "seen", "--minutes", minutes, "--seed", seed, "--json"];
         let report: Value = serde_json::from_str(&torture.output(&arguments, LIMIT)?)?;
         add(&mut counts, &report)?;
-        lacking = lack(&counts);
+        lacking = lack(&counts, least);
         match &lacking {
             None => break,
             Some(lacking) => println!("{lacking}"),
@@ -47,8 +66,8 @@ fn add(counts: &mut [u64; LEAST.len()], report: &Value) -> Result<()> {
 }
 
 /// Reports the first count that is too low, if any.
-fn lack(counts: &[u64; LEAST.len()]) -> Option<String> {
-    let (count, (name, least)) = counts.iter().zip(LEAST).find(|(count, (_, least))| *count < least)?;
+fn lack(counts: &[u64; LEAST.len()], least: &Least) -> Option<String> {
+    let (count, (name, least)) = counts.iter().zip(least).find(|(count, (_, least))| *count < least)?;
     Some(format!("{count} {name} are too few to prove anything; at least {least} are expected"))
 }
 
@@ -78,19 +97,19 @@ mod tests {
     #[test]
     fn a_torture_that_hurts_nobody_is_refused() {
         let lacking = "4 stops are too few to prove anything; at least 5 are expected";
-        assert_eq!(lack(&counts(&[FEW_STOPS]).unwrap()), Some(lacking.to_owned()));
+        assert_eq!(lack(&counts(&[FEW_STOPS]).unwrap(), &LEAST), Some(lacking.to_owned()));
         assert_eq!(counts(&[r#"{"kills":30}"#]), Err("the report has no \"kills_under_way\"".to_owned()));
     }
 
     #[test]
     fn what_one_minute_lacks_the_next_may_have() {
-        assert_eq!(lack(&counts(&[FEW_STOPS, FEW_STOPS]).unwrap()), None);
+        assert_eq!(lack(&counts(&[FEW_STOPS, FEW_STOPS]).unwrap(), &LEAST), None);
     }
 
     #[test]
     fn what_happened_is_told() {
         let counts = counts(&[ENOUGH]).unwrap();
-        assert_eq!(lack(&counts), None);
+        assert_eq!(lack(&counts, &LEAST), None);
         assert_eq!(told(&counts), "30 kills, 12 kills_under_way, 3 client_kills, 6 stops, 300 executions");
     }
 }

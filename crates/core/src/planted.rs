@@ -571,6 +571,14 @@ bugs! {
     UnclaimedUntold = "unclaimed-untold",
     /// The log of a store grows without a bound.
     LogUnbounded = "log-unbounded",
+    /// Two claims at a time lease one execution.
+    ClaimWithoutLock = "claim-without-lock",
+    /// The lease is checked by one statement, and the next one writes whatever has come in between.
+    FenceBeforeStatement = "fence-before-statement",
+    /// A commit removes wakes of messages that its holder has not seen.
+    UnseenWakesRemoved = "unseen-wakes-removed",
+    /// The feed passes a writer that has drawn its place and has not committed.
+    FeedPassesOpenWriter = "feed-passes-open-writer",
 }
 
 impl Bug {

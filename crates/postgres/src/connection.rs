@@ -7,6 +7,7 @@ use tokio_postgres::{Client, NoTls, Row, Statement};
 
 use crate::error::Stop;
 use crate::gate::start;
+use crate::planted::form_of;
 use crate::sheet::Parameter;
 use crate::sql;
 use crate::url::Place;
@@ -47,7 +48,7 @@ impl Connection {
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let statement = self.client.prepare(text).await?;
+        let statement = self.client.prepare(form_of(text)).await?;
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(name, statement.clone());
         Ok(statement)
     }

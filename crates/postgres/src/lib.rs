@@ -23,6 +23,7 @@ mod horizon;
 mod options;
 #[cfg(test)]
 mod plans;
+mod planted;
 mod pool;
 mod routes;
 mod rows;

@@ -28,20 +28,20 @@ struct Pair {
     request: u64,
 }
 
-fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     Name::new(text).expect("tests use good names")
 }
 
-fn message(id: &str, body: Body) -> Message {
+pub(crate) fn message(id: &str, body: Body) -> Message {
     let to = Address { namespace: Namespace::default(), id: ExecutionId::new("a").expect("a good id") };
     Message::new(MessageId::new(id), to, By("ann".into()), body)
 }
 
-fn signal(id: &str) -> Message {
+pub(crate) fn signal(id: &str) -> Message {
     message(id, Body::Signal { name: name("note"), payload: Payload::from("1") })
 }
 
-fn submit(messages: Vec<Message>) -> Submit {
+pub(crate) fn submit(messages: Vec<Message>) -> Submit {
     Submit { messages, born_to: None, alone: false, stretch: None }
 }
 
@@ -110,7 +110,11 @@ impl Pair {
 }
 
 /// Returns a commit of these commands, which parks.
-fn parking(leased: &Leased, clock: &TestClock, (consumed, commands): (&[&str], Vec<Command>)) -> Commit {
+pub(crate) fn parking(
+    leased: &Leased,
+    clock: &TestClock,
+    (consumed, commands): (&[&str], Vec<Command>),
+) -> Commit {
     let (mut after, mut records) = (leased.execution.clone(), Vec::new());
     for command in commands {
         let decision = after.decide(command, clock.now()).expect("it is possible");

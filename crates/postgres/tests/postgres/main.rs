@@ -4,3 +4,6 @@ mod conformance;
 mod fixture;
 mod isolation;
 mod opening;
+mod orders;
+#[path = "../wire/mod.rs"]
+mod wire;
