@@ -55,9 +55,9 @@ pub fn main(allocator: &'static Allocator) -> ExitCode {
 }
 
 fn run(args: &Args, allocator: &'static Allocator) -> Result<ExitCode, CommandError> {
-    let (global, output) = (&args.global, args.global.output);
+    let global = &args.global;
     let done = match &args.command {
-        Command::Bench(args) => return Ok(bench::run(args, output, allocator)),
+        Command::Bench(args) => return Ok(bench::run(args, global, allocator)),
         Command::Demo(args) => demo::run(global, args),
         Command::DemoWorker(args) => demo::run_worker(global, args),
         Command::List(args) => list::run(global, args),

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio_postgres::{Client, NoTls, Row, Statement};
 
+use crate::counters;
 use crate::error::Stop;
 use crate::gate::start;
 use crate::planted::form_of;
@@ -59,6 +60,7 @@ impl Connection {
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, Stop> {
         let statement = self.prepare(text).await?;
+        counters::count_statement();
         Ok(self.client.query(&statement, parameters).await?)
     }
 
@@ -79,11 +81,13 @@ impl Connection {
     /// Returns the number of rows that were changed.
     pub(crate) async fn change(&self, text: &'static str, parameters: &[Parameter<'_>]) -> Result<u64, Stop> {
         let statement = self.prepare(text).await?;
+        counters::count_statement();
         Ok(self.client.execute(&statement, parameters).await?)
     }
 
     /// Runs statements without parameters and results.
     pub(crate) async fn run(&self, text: &'static str) -> Result<(), Stop> {
+        counters::count_statement();
         Ok(self.client.batch_execute(text).await?)
     }
 }

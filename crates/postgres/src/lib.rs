@@ -13,6 +13,7 @@ mod apply;
 mod batcher;
 mod board;
 mod connection;
+pub mod counters;
 #[cfg(test)]
 mod crowd;
 mod error;
@@ -25,6 +26,7 @@ mod options;
 mod plans;
 mod planted;
 mod pool;
+pub mod raw;
 mod routes;
 mod rows;
 mod schema;

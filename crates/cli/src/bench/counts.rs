@@ -3,12 +3,13 @@
 //! They are counted in a pass of its own, so that counting slows no measured time.
 
 use abide::Abide;
+use abide_postgres::counters as of_servers;
 use abide_sqlite::counters;
 use serde_json::{Value, json};
 
 use super::figure::{Bound, Figure, Goals, Work};
+use super::place::Place;
 use super::setting::Setting;
-use crate::Allocator;
 use crate::command_error::CommandError;
 
 /// The cell of a table that has nothing to say.
@@ -18,9 +19,11 @@ pub(super) const NOTHING: &str = "–";
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Counts {
     pub(super) statements: f64,
-    /// The bytes that the process wrote; `None` where the system does not count them.
+    /// The bytes that the process wrote, or those of the server's log; `None` where the system does
+    /// not count them.
     pub(super) bytes: Option<f64>,
-    pub(super) syncs: f64,
+    /// `None` where the server syncs.
+    pub(super) syncs: Option<f64>,
     pub(super) allocations: f64,
 }
 
@@ -31,7 +34,7 @@ impl Counts {
         json!({
             "statements": hundredths(self.statements),
             "bytes": self.bytes.map(f64::round),
-            "syncs": hundredths(self.syncs),
+            "syncs": self.syncs.map(hundredths),
             "allocations": hundredths(self.allocations),
         })
     }
@@ -42,13 +45,13 @@ impl Counts {
         [
             shown(|counts| Some(format!("{:.2}", counts.statements))),
             shown(|counts| counts.bytes.map(|bytes| format!("{bytes:.0}"))),
-            shown(|counts| Some(format!("{:.2}", counts.syncs))),
+            shown(|counts| counts.syncs.map(|syncs| format!("{syncs:.2}"))),
             shown(|counts| Some(format!("{:.1}", counts.allocations))),
         ]
     }
 }
 
-/// Returns the figures about an item for which there are goals.
+/// Returns the figures about an item of a work in a file, for which there are goals.
 pub(super) fn figures(work: Work, counts: &Counts) -> Vec<Figure> {
     let allocations = |goal, must| {
         let goals = Goals { goal: Bound::AtMost(goal), must: Bound::AtMost(must) };
@@ -84,13 +87,13 @@ pub(super) async fn count(
     // Everything that happens once happens here: statements are prepared, names are interned.
     round(&abide).await?;
     setting.settle(&format!("{work}-counts"));
-    let before = Reading::take(setting.allocator);
+    let before = Reading::take(setting)?;
     setting.allocator.switch_on();
     for _ in 0..ROUND_COUNT {
         round(&abide).await?;
     }
     setting.allocator.switch_off();
-    let after = Reading::take(setting.allocator);
+    let after = Reading::take(setting)?;
     abide.shutdown().await;
     counters::ignore_statements();
     Ok(after.since(&before, (ROUND_COUNT * item_count) as f64))
@@ -98,22 +101,29 @@ pub(super) async fn count(
 
 /// The counters of the process at one moment.
 struct Reading {
-    stores: counters::Counts,
+    statements: u64,
+    syncs: Option<u64>,
     bytes: Option<u64>,
     allocations: u64,
 }
 
 impl Reading {
-    fn take(allocator: &Allocator) -> Self {
-        Self { stores: counters::counts(), bytes: bytes_written(), allocations: allocator.count() }
+    fn take(setting: &Setting) -> Result<Self, CommandError> {
+        let in_files = counters::counts();
+        let (statements, syncs) = match setting.place {
+            Place::Folder(_) => (in_files.statements, Some(in_files.syncs)),
+            Place::Server(_) => (of_servers::statements(), None),
+        };
+        let allocations = setting.allocator.count();
+        Ok(Self { statements, syncs, bytes: setting.place.bytes_written()?, allocations })
     }
 
     fn since(&self, before: &Self, item_count: f64) -> Counts {
         let per_item = |after: u64, before: u64| after.saturating_sub(before) as f64 / item_count;
         Counts {
-            statements: per_item(self.stores.statements, before.stores.statements),
+            statements: per_item(self.statements, before.statements),
             bytes: self.bytes.zip(before.bytes).map(|(after, before)| per_item(after, before)),
-            syncs: per_item(self.stores.syncs, before.stores.syncs),
+            syncs: self.syncs.zip(before.syncs).map(|(after, before)| per_item(after, before)),
             allocations: per_item(self.allocations, before.allocations),
         }
     }
@@ -139,7 +149,7 @@ mod tests {
             (Work::W3, Some(("allocations", Reached::Neither))),
             (Work::W4, Some(("allocations", Reached::Must))),
         ];
-        let counts = Counts { statements: 4.0, bytes: Some(19_001.0), syncs: 2.0, allocations: 31.0 };
+        let counts = Counts { statements: 4.0, bytes: Some(19_001.0), syncs: Some(2.0), allocations: 31.0 };
         for (work, expected) in rows {
             let found = figures(work, &counts);
             let found: Vec<_> =

@@ -1,6 +1,5 @@
 //! W3 for five minutes on a full store, against an empty one.
 
-use std::path::Path;
 use std::time::Duration;
 
 use abide::Abide;
@@ -8,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::figure::{Bound, Figure, Goals, Work};
 use super::ids::Ids;
-use super::setting::{Setting, url, wait_for_log};
+use super::setting::Setting;
 use super::steps::{WIDE_STEPS, WIDE_WORKFLOWS, run_chain};
 use super::stopwatch::Stopwatch;
 use crate::command_error::CommandError;
@@ -21,18 +20,18 @@ const MINUTE_COUNT: usize = 5;
 /// a minute before and a minute after, each on an empty store, because machines drift.
 pub(super) async fn worst_minutes(setting: &Setting) -> Result<[Figure; 2], CommandError> {
     let goals = Goals::strict(Bound::RatioAtLeast(0.85));
-    let (worst, empty) = worst_minute(setting, &setting.file("W3"), &Ids::Generated).await?;
+    let (worst, empty) = worst_minute(setting, &setting.store("W3"), &Ids::Generated).await?;
     let ordered = Figure::new(Work::W3, (worst, "steps/s in the worst minute"), empty, goals);
-    let file = setting.filled_with_random_ids().await?;
-    let (worst, empty) = worst_minute(setting, &file, &setting.random_ids).await?;
+    let store = setting.filled_with_random_ids().await?;
+    let (worst, empty) = worst_minute(setting, &store, &setting.random_ids).await?;
     let random = Figure::new(Work::W3, (worst, "steps/s in the worst minute, random ids"), empty, goals);
     Ok([ordered, random])
 }
 
 /// Returns the rate of the slowest minute on a full store, and the rate on an empty one.
-async fn worst_minute(setting: &Setting, file: &Path, ids: &Ids) -> Result<(f64, f64), CommandError> {
+async fn worst_minute(setting: &Setting, store: &str, ids: &Ids) -> Result<(f64, f64), CommandError> {
     let mut empty = empty_minute(setting, ids).await?;
-    let abide = warmed_up(file, ids).await?;
+    let abide = warmed_up(setting, store, ids).await?;
     let mut worst = f64::INFINITY;
     for minute in 1..=MINUTE_COUNT {
         let rate = one_minute(&abide, ids).await?;
@@ -46,18 +45,19 @@ async fn worst_minute(setting: &Setting, file: &Path, ids: &Ids) -> Result<(f64,
 
 /// Measures a minute on a store that is empty at first.
 async fn empty_minute(setting: &Setting, ids: &Ids) -> Result<f64, CommandError> {
-    let folder = tempfile::tempdir_in(setting.place.folder())?;
-    let abide = warmed_up(&folder.path().join("empty.db"), ids).await?;
+    let store = setting.place.store("W3-empty");
+    let abide = warmed_up(setting, &store, ids).await?;
     let rate = one_minute(&abide, ids).await?;
     abide.shutdown().await;
+    setting.place.remove(&store)?;
     output::say(format_args!("a minute of W3 on an empty store: {rate:.0} steps/s"));
     Ok(rate)
 }
 
-async fn warmed_up(file: &Path, ids: &Ids) -> Result<Abide, CommandError> {
-    let abide = Abide::open(&url(file)).await?;
+async fn warmed_up(setting: &Setting, store: &str, ids: &Ids) -> Result<Abide, CommandError> {
+    let abide = Abide::open(store).await?;
     run_chain(&abide, WIDE_STEPS, ids).await?;
-    wait_for_log(file);
+    setting.place.settle(store);
     Ok(abide)
 }
 

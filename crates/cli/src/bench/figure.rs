@@ -30,7 +30,7 @@ pub(crate) enum Work {
     /// One-step workflows with random ids, 5,000 at once
     #[value(name = "random-ids")]
     RandomIds,
-    /// Four processes on one file
+    /// Several processes on one store
     #[value(name = "processes")]
     Processes,
     /// Memory of an idle process

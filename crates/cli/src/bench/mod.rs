@@ -10,6 +10,7 @@ mod figure;
 mod flows;
 mod folder;
 mod ids;
+mod place;
 mod process;
 mod processes;
 mod random_ids;
@@ -22,18 +23,19 @@ mod stopwatch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use clap::ValueEnum;
 
 use counts::Counts;
 use figure::{Figure, Work};
-use folder::BenchFolder;
 use ids::Ids;
+use place::Place;
 use process::Child;
 use setting::{Depth, Setting};
 
 use crate::Allocator;
-use crate::args::Output;
+use crate::args::{Global, Output};
 use crate::command_error::CommandError;
 use crate::output;
 use crate::table::Table;
@@ -58,23 +60,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     dir: Option<PathBuf>,
     /// The work to measure in this process
-    #[arg(long, hide = true, requires = "file")]
-    child: Option<Child>,
-    /// The store of a process with `--child`
     #[arg(long, hide = true)]
-    file: Option<PathBuf>,
+    child: Option<Child>,
     /// The number of executions of a process with `--child`, or of seconds
     #[arg(long, hide = true, requires = "child", default_value_t = 0)]
     size: u64,
 }
 
 /// Runs the benchmark. A missed goal is not a failure; a wrong result is.
-pub(crate) fn run(args: &Args, output: Output, allocator: &'static Allocator) -> ExitCode {
-    let done = match (args.child, &args.file) {
-        (Some(child), Some(file)) => {
-            process::serve(child, file, args.size).and_then(|report| output::document(&report, Output::Jsonl))
-        }
-        _ => measure(args, output, allocator),
+pub(crate) fn run(args: &Args, global: &Global, allocator: &'static Allocator) -> ExitCode {
+    let done = match (args.child, &global.store) {
+        (Some(child), Some(store)) => process::serve(child, store, args.size)
+            .and_then(|report| output::document(&report, Output::Jsonl)),
+        (Some(_), None) => Err(CommandError::usage("a process of the benchmark needs --store")),
+        (None, _) => measure(args, global, allocator),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -82,7 +81,8 @@ pub(crate) fn run(args: &Args, output: Output, allocator: &'static Allocator) ->
     }
 }
 
-fn measure(args: &Args, output: Output, allocator: &'static Allocator) -> Result<(), CommandError> {
+fn measure(args: &Args, global: &Global, allocator: &'static Allocator) -> Result<(), CommandError> {
+    let output = global.output;
     let depth = match (args.quick, args.full) {
         (true, _) => Depth::Quick,
         (_, true) => Depth::Full,
@@ -90,10 +90,15 @@ fn measure(args: &Args, output: Output, allocator: &'static Allocator) -> Result
     };
     let setting = Setting {
         depth,
-        place: BenchFolder::new(args.dir.as_deref())?,
+        place: Place::open(global.store.as_deref(), args.dir.as_deref())?,
         allocator,
         random_ids: Ids::random(),
+        has_random_ids: AtomicBool::new(false),
     };
+    if let Some(work) = args.work.iter().find(|work| !setting.place.has(**work)) {
+        return Err(CommandError::usage(format!("{} is not measured on a server", work.name())));
+    }
+    let is_wanted = |work: Work| is_wanted(args, work) && setting.place.has(work);
     let runtime = tokio::runtime::Runtime::new()?;
     if depth == Depth::Full {
         runtime.block_on(setting.fill())?;
@@ -102,11 +107,11 @@ fn measure(args: &Args, output: Output, allocator: &'static Allocator) -> Result
     if args.counts {
         return count_only(args, output, &runtime, &setting);
     }
-    for group in GROUPS.iter().filter(|group| group.iter().any(|work| is_wanted(args, *work))) {
+    for group in GROUPS.iter().filter(|group| group.iter().any(|work| is_wanted(*work))) {
         let names: Vec<_> = group.iter().map(|work| work.name()).collect();
         output::say(format_args!("measures {}", names.join(" and ")));
         let figures = runtime.block_on(figures_of(&setting, group[0]))?;
-        for figure in figures.into_iter().filter(|figure| is_wanted(args, figure.work)) {
+        for figure in figures.into_iter().filter(|figure| is_wanted(figure.work)) {
             printer.print(figure)?;
         }
     }
@@ -172,20 +177,22 @@ async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Comma
         Work::W4 => vec![steps::children(setting).await?],
         Work::W5 => resume::resume(setting).await?,
         Work::RandomIds => random_ids::random_ids(setting).await?,
-        Work::Processes => vec![processes::processes(setting)?],
+        Work::Processes => processes::processes(setting)?,
         Work::IdleRss | Work::IdleCpu => process::idle(setting)?.into(),
         Work::SleepingRss => sleeping::sleeping(setting)?,
     };
     if let Some(counts) = counts_of(setting, first).await? {
         figures[0].counts = Some(counts);
-        figures.extend(counts::figures(first, &counts));
+        if matches!(setting.place, Place::Folder(_)) {
+            figures.extend(counts::figures(first, &counts));
+        }
     }
     Ok(figures)
 }
 
 async fn many_chains(setting: &Setting) -> Result<Vec<Figure>, CommandError> {
     let mut figures = vec![steps::many_chains(setting).await?];
-    if setting.depth == Depth::Full {
+    if setting.depth == Depth::Full && matches!(setting.place, Place::Folder(_)) {
         figures.extend(endurance::worst_minutes(setting).await?);
     }
     Ok(figures)

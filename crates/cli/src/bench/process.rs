@@ -1,6 +1,6 @@
 //! The cost of a whole process, measured in a process of its own that has done nothing else.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::figure::{Bound, Figure, Goals, Work};
-use super::setting::{Setting, check, url};
+use super::setting::{Setting, check};
 use super::stopwatch::Stopwatch;
 use super::{flows, processes, resume, sleeping};
 use crate::clock;
@@ -58,7 +58,7 @@ struct Quiet {
 
 /// Measures memory and processor time of a process that waits for work. The limits are the goals.
 pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], CommandError> {
-    let report: Quiet = run(Child::Idle, &setting.file("idle"))?;
+    let report: Quiet = run(Child::Idle, &setting.store("idle"))?;
     let (bytes, cpu) = ((report.bytes / MEGABYTE, "MB"), (report.cpu, "%"));
     Ok([
         Figure::without_raw(Work::IdleRss, bytes, Goals::strict(Bound::AtMost(15.0))),
@@ -67,14 +67,16 @@ pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], CommandError> {
 }
 
 /// Starts a process that measures itself, and returns its report.
-pub(super) fn run<T: DeserializeOwned>(child: Child, file: &Path) -> Result<T, CommandError> {
-    report(child, command(child, file)?.output()?)
+pub(super) fn run<T: DeserializeOwned>(child: Child, store: &str) -> Result<T, CommandError> {
+    report(child, command(child, store)?.output()?)
 }
 
 /// Returns the command that starts a process with such a work.
-pub(super) fn command(child: Child, file: &Path) -> Result<Command, CommandError> {
+pub(super) fn command(child: Child, store: &str) -> Result<Command, CommandError> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", "--child", child.name(), "--file"]).arg(file).stderr(Stdio::inherit());
+    command.args(["bench", "--child", child.name()]).stderr(Stdio::inherit());
+    // Not as an argument: a URL may have a password, and everybody sees the arguments.
+    command.env("ABIDE_STORE", store);
     Ok(command)
 }
 
@@ -87,20 +89,20 @@ pub(super) fn report<T: DeserializeOwned>(child: Child, output: Output) -> Resul
 }
 
 /// Does the work of such a process and returns its report.
-pub(super) fn serve(child: Child, file: &Path, size: u64) -> Result<Value, CommandError> {
+pub(super) fn serve(child: Child, store: &str, size: u64) -> Result<Value, CommandError> {
     let runtime = tokio::runtime::Runtime::new()?;
     let report = match child {
-        Child::Replay => serde_json::to_value(runtime.block_on(resume::replay_bytes(file))?),
-        Child::Driving => serde_json::to_value(runtime.block_on(processes::drive(file, size))?),
-        Child::Sleeping => serde_json::to_value(runtime.block_on(sleeping::sleep(file, size))?),
-        Child::Idle => serde_json::to_value(idle_here(&runtime, file)?),
+        Child::Replay => serde_json::to_value(runtime.block_on(resume::replay_bytes(store))?),
+        Child::Driving => serde_json::to_value(runtime.block_on(processes::drive(store, size))?),
+        Child::Sleeping => serde_json::to_value(runtime.block_on(sleeping::sleep(store, size))?),
+        Child::Idle => serde_json::to_value(idle_here(&runtime, store)?),
     };
     report.map_err(CommandError::failed)
 }
 
 /// Measures this process while nothing happens in its store.
-fn idle_here(runtime: &tokio::runtime::Runtime, file: &Path) -> Result<Quiet, CommandError> {
-    let abide = runtime.block_on(opened(file))?;
+fn idle_here(runtime: &tokio::runtime::Runtime, store: &str) -> Result<Quiet, CommandError> {
+    let abide = runtime.block_on(opened(store))?;
     clock::pause(SETTLE);
     let bytes = resident_bytes()?;
     let (before, begun) = (cpu_seconds()?, Stopwatch::start());
@@ -111,8 +113,8 @@ fn idle_here(runtime: &tokio::runtime::Runtime, file: &Path) -> Result<Quiet, Co
 }
 
 /// Opens a store and uses it once, so that this process has everything that a working one has.
-async fn opened(file: &Path) -> Result<Abide, CommandError> {
-    let abide = Abide::builder(url(file)).on_idle(give_back).open().await?;
+async fn opened(store: &str) -> Result<Abide, CommandError> {
+    let abide = Abide::builder(store).on_idle(give_back).open().await?;
     abide.run(flows::one, 1).await?;
     Ok(abide)
 }

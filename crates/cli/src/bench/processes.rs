@@ -1,7 +1,6 @@
-//! Several processes that work on one file, against one that does the same.
+//! Several processes that work on one store, against fewer that do the same.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::process::{ChildStdout, Stdio};
 use std::time::Duration;
 
@@ -11,13 +10,16 @@ use tokio::task::JoinSet;
 
 use super::figure::{Bound, Figure, Goals, Work};
 use super::flows::{self, payload};
+use super::place::Place;
 use super::process::{self, Child};
-use super::setting::{Depth, Setting, check, on_worker, url, wave};
+use super::setting::{Depth, Setting, check, on_worker, wave};
 use super::stopwatch::{Stopwatch, median};
 use crate::command_error::CommandError;
 use crate::output;
 
-const PROCESS_COUNT: usize = 4;
+/// The numbers of processes on one file, and on one server. Each is compared with the one before.
+const IN_FILE: [usize; 2] = [1, 4];
+const ON_SERVER: [usize; 3] = [1, 2, 4];
 /// The number of workflows that each process always has under way.
 const WIDTH: u64 = 1_000;
 /// What a process prints when it has opened the store and run its first workflows.
@@ -30,27 +32,36 @@ pub(super) struct Drove {
     seconds: f64,
 }
 
-/// Measures the workflows of four processes on one file. The limit is one process, measured in turn
-/// with them, because machines drift.
-pub(super) fn processes(setting: &Setting) -> Result<Figure, CommandError> {
-    let (mut alone, mut together) = (Vec::new(), Vec::new());
+/// Measures the workflows of several processes on one store. The limit is fewer processes, measured
+/// in turn with them, because machines drift.
+pub(super) fn processes(setting: &Setting) -> Result<Vec<Figure>, CommandError> {
+    let (counts, least) = match setting.place {
+        Place::Folder(_) => (&IN_FILE[..], 0.85),
+        Place::Server(_) => (&ON_SERVER[..], 1.0),
+    };
+    let mut rates = vec![Vec::new(); counts.len()];
     for round in 0..setting.rounds() {
-        for (rates, count) in [(&mut alone, 1), (&mut together, PROCESS_COUNT)] {
-            rates.push(total_rate(setting, &format!("processes-{round}-{count}"), count)?);
+        for (rates, count) in rates.iter_mut().zip(counts) {
+            rates.push(total_rate(setting, &format!("processes-{round}-{count}"), *count)?);
         }
     }
-    let goals = Goals::strict(Bound::RatioAtLeast(0.85));
-    Ok(Figure::new(Work::Processes, (median(together), "wf/s"), median(alone), goals))
+    let medians: Vec<_> = rates.into_iter().map(median).collect();
+    let goals = Goals::strict(Bound::RatioAtLeast(least));
+    let figure = |(fewer, (more, count)): (&f64, (&f64, &usize))| {
+        let unit = if *count == 2 { "wf/s of two" } else { "wf/s" };
+        Figure::new(Work::Processes, (*more, unit), *fewer, goals)
+    };
+    Ok(medians.iter().zip(medians.iter().zip(counts).skip(1)).map(figure).collect())
 }
 
-/// Lets processes work on one file at the same time, and returns the workflows of all of them per
+/// Lets processes work on one store at the same time, and returns the workflows of all of them per
 /// second of the slowest one.
 fn total_rate(setting: &Setting, name: &str, count: usize) -> Result<f64, CommandError> {
-    let file = setting.file(name);
+    let store = setting.store(name);
     let seconds = if setting.depth == Depth::Quick { 1 } else { 2 };
     let mut drivers = Vec::new();
     for _ in 0..count {
-        drivers.push(Driver::start(&file, seconds)?);
+        drivers.push(Driver::start(&store, seconds)?);
     }
     drivers.iter_mut().try_for_each(Driver::wait_until_ready)?;
     setting.settle(name);
@@ -67,8 +78,8 @@ struct Driver {
 }
 
 impl Driver {
-    fn start(file: &Path, seconds: u64) -> Result<Self, CommandError> {
-        let mut command = process::command(Child::Driving, file)?;
+    fn start(store: &str, seconds: u64) -> Result<Self, CommandError> {
+        let mut command = process::command(Child::Driving, store)?;
         command.args(["--size", &seconds.to_string()]);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let printed = BufReader::new(process.stdout.take().expect("its output is a pipe"));
@@ -104,8 +115,8 @@ impl Drop for Driver {
 }
 
 /// Does the work of such a process.
-pub(super) async fn drive(file: &Path, seconds: u64) -> Result<Drove, CommandError> {
-    let abide = Abide::open(&url(file)).await?;
+pub(super) async fn drive(store: &str, seconds: u64) -> Result<Drove, CommandError> {
+    let abide = Abide::open(store).await?;
     wave(&abide, WIDTH).await?;
     output::line(READY)?;
     std::io::stdin().read_to_end(&mut Vec::new())?;

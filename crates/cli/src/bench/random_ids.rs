@@ -5,7 +5,7 @@ use abide::Abide;
 use super::counts::bytes_written;
 use super::figure::{Bound, Figure, Goals, Work};
 use super::ids::Ids;
-use super::setting::{Depth, Setting, WAVE_COUNT, url, wait_for_log, wave_of};
+use super::setting::{Depth, Setting, WAVE_COUNT, wave_of};
 use super::stopwatch::median;
 use crate::command_error::CommandError;
 
@@ -55,11 +55,11 @@ impl Side {
             Ids::Generated => "generated-ids",
             Ids::Random(_) => "random-ids",
         };
-        let file = match (setting.depth, &ids) {
+        let store = match (setting.depth, &ids) {
             (Depth::Full, Ids::Random(_)) => setting.filled_with_random_ids().await?,
-            _ => setting.file(name),
+            _ => setting.store(name),
         };
-        let abide = Abide::open(&url(&file)).await?;
+        let abide = Abide::open(&store).await?;
         let wave_count = match setting.depth {
             Depth::Usual => FINISHED_COUNT / WAVE_COUNT,
             // One to warm up.
@@ -68,7 +68,7 @@ impl Side {
         for _ in 0..wave_count {
             wave_of(&abide, WAVE_COUNT, &ids).await?;
         }
-        wait_for_log(&file);
+        setting.place.settle(&store);
         Ok(Self { abide, ids, bytes: Some(0), rates: Vec::new() })
     }
 

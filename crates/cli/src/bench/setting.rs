@@ -1,22 +1,19 @@
-//! The parts that all works share: the depth, the files, and the raw limits of the disk.
+//! The parts that all works share: the depth, the stores, and the raw limits of the database.
 
-use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use abide::Abide;
-use abide_sqlite::raw;
 use tokio::task::JoinSet;
 
-use super::flows::{self, PAYLOAD_BYTES, payload};
-use super::folder::BenchFolder;
+use super::flows::{self, payload};
 use super::ids::Ids;
+use super::place::{Place, Raw};
 use super::stopwatch::Stopwatch;
 use crate::Allocator;
 use crate::command_error::CommandError;
 use crate::output;
 
-/// The number of rows that share a commit where the works group them.
-const ROWS_PER_COMMIT: usize = 100;
 /// The number of executions in a store before the works of `--full` begin.
 pub(super) const FINISHED_COUNT: u64 = 1_000_000;
 /// The number of one-step workflows that are started at once.
@@ -30,20 +27,14 @@ pub(super) enum Depth {
     Full,
 }
 
-/// The depth and the folder, which all works share.
+/// The depth and the place, which all works share.
 pub(super) struct Setting {
     pub(super) depth: Depth,
-    pub(super) place: BenchFolder,
+    pub(super) place: Place,
     pub(super) allocator: &'static Allocator,
     pub(super) random_ids: Ids,
-}
-
-/// Raw limits, measured before and after a work.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Raw {
-    pub(super) commits_per_second: f64,
-    pub(super) commit_us: f64,
-    pub(super) rows_per_second: f64,
+    /// Whether the store of [`Setting::filled_with_random_ids`] is full.
+    pub(super) has_random_ids: AtomicBool,
 }
 
 impl Setting {
@@ -52,21 +43,18 @@ impl Setting {
         if self.depth == Depth::Quick { 3 } else { 5 }
     }
 
-    /// Returns the file that a work uses: its own, or the shared one that `--full` has filled.
-    pub(super) fn file(&self, work: &str) -> PathBuf {
-        let name = if self.depth == Depth::Full { "full.db".to_owned() } else { format!("{work}.db") };
-        self.place.file(&name)
+    /// Returns the store that a work uses: its own, or the shared one that `--full` has filled.
+    pub(super) fn store(&self, work: &str) -> String {
+        self.place.store(if self.depth == Depth::Full { "full" } else { work })
     }
 
     pub(super) async fn open(&self, work: &str) -> Result<Abide, CommandError> {
-        Ok(Abide::open(&url(&self.file(work))).await?)
+        Ok(Abide::open(&self.store(work)).await?)
     }
 
-    /// Waits, after a warm-up, until the store has grown its log to its final size. The store does
-    /// this once in its life, in the background, and the raw limits are measured with a log that is
-    /// large from the start.
+    /// Waits, after a warm-up, until the store of a work is as it will stay.
     pub(super) fn settle(&self, work: &str) {
-        wait_for_log(&self.file(work));
+        self.place.settle(&self.store(work));
     }
 
     /// Measures the limits before and after the work. Machines drift, so the mean counts.
@@ -87,35 +75,28 @@ impl Setting {
     }
 
     fn raw(&self) -> Result<Raw, CommandError> {
-        let duration = Duration::from_millis(if self.depth == Depth::Quick { 300 } else { 1_000 });
-        let folder = self.place.folder();
-        let single = raw::single_row_commits(folder, PAYLOAD_BYTES, duration)?;
-        let rows = raw::rows_per_second(folder, (ROWS_PER_COMMIT, PAYLOAD_BYTES), duration)?;
-        Ok(Raw {
-            commits_per_second: single.per_second,
-            commit_us: single.p50.as_secs_f64() * 1e6,
-            rows_per_second: rows,
-        })
+        self.place.raw(Duration::from_millis(if self.depth == Depth::Quick { 300 } else { 1_000 }))
     }
 
     /// Fills the store that the works of `--full` run on.
     pub(super) async fn fill(&self) -> Result<(), CommandError> {
-        fill(&self.file("full"), &Ids::Generated).await
+        fill(&self.store("full"), &Ids::Generated).await
     }
 
     /// Returns a store that is as full, but of executions with random ids. It is filled when it is
     /// first needed.
-    pub(super) async fn filled_with_random_ids(&self) -> Result<PathBuf, CommandError> {
-        let file = self.place.file("full-random.db");
-        if !file.exists() {
-            fill(&file, &self.random_ids).await?;
+    pub(super) async fn filled_with_random_ids(&self) -> Result<String, CommandError> {
+        let store = self.place.store("full-random");
+        if !self.has_random_ids.load(Ordering::Relaxed) {
+            fill(&store, &self.random_ids).await?;
+            self.has_random_ids.store(true, Ordering::Relaxed);
         }
-        Ok(file)
+        Ok(store)
     }
 }
 
-async fn fill(file: &Path, ids: &Ids) -> Result<(), CommandError> {
-    let abide = Abide::open(&url(file)).await?;
+async fn fill(store: &str, ids: &Ids) -> Result<(), CommandError> {
+    let abide = Abide::open(store).await?;
     for first in (0..FINISHED_COUNT).step_by(WAVE_COUNT as usize) {
         wave_of(&abide, WAVE_COUNT, ids).await?;
         let done = first + WAVE_COUNT;
@@ -125,22 +106,6 @@ async fn fill(file: &Path, ids: &Ids) -> Result<(), CommandError> {
     }
     abide.shutdown().await;
     Ok(())
-}
-
-/// Waits until a store has grown its log to its final size, for two seconds at most.
-pub(super) fn wait_for_log(file: &Path) {
-    let mut log = file.as_os_str().to_owned();
-    log.push("-wal");
-    let is_sized = || std::fs::metadata(&log).is_ok_and(|file| file.len() >= 64 << 20);
-    let begun = Stopwatch::start();
-    while !is_sized() && begun.elapsed() < Duration::from_secs(2) {
-        crate::clock::pause(Duration::from_millis(10));
-    }
-}
-
-/// Returns the URL of a database file.
-pub(super) fn url(file: &Path) -> String {
-    format!("sqlite:{}", file.display())
 }
 
 /// Starts one-step workflows all at once, waits for all results, and returns the elapsed seconds.

@@ -32,7 +32,9 @@ pub(super) async fn at_once(setting: &Setting) -> Result<Figure, CommandError> {
             Ok(median(rates))
         })
         .await?;
-    let goals = Goals { goal: Bound::RatioAtLeast(0.25), must: Bound::RatioAtLeast(0.2) };
+    let in_file = Goals { goal: Bound::RatioAtLeast(0.25), must: Bound::RatioAtLeast(0.2) };
+    let on_server = Goals { goal: Bound::AtLeast(35_000.0), must: Bound::AtLeast(20_000.0) };
+    let goals = setting.place.goals(in_file, on_server);
     Ok(Figure::new(Work::W1, (rate, "wf/s"), raw.rows_per_second, goals))
 }
 
@@ -55,7 +57,9 @@ pub(super) async fn latency(setting: &Setting) -> Result<[Figure; 2], CommandErr
             Ok((median(p50s) * 1e6, median(p99s) * 1e6))
         })
         .await?;
-    let goals = Goals { goal: Bound::RatioAtMost(2.35), must: Bound::RatioAtMost(2.5) };
+    let in_file = Goals { goal: Bound::RatioAtMost(2.35), must: Bound::RatioAtMost(2.5) };
+    let on_server = Goals { goal: Bound::RatioAtMost(3.0), must: Bound::RatioAtMost(4.0) };
+    let goals = setting.place.goals(in_file, on_server);
     let usual = Figure::new(Work::W1Latency, (p50, "µs"), raw.commit_us, goals);
     let slow = Figure::new(Work::W1Latency, (p99, "µs p99"), p50, Goals::strict(Bound::RatioAtMost(3.0)));
     Ok([usual, slow])

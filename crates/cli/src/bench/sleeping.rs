@@ -1,6 +1,5 @@
 //! The memory of a process with many sleeping executions, and how fast they wake.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use tokio::task::JoinSet;
 use super::figure::{Bound, Figure, Goals, Size, Work};
 use super::flows;
 use super::process::{self, Child, MEGABYTE};
-use super::setting::{Depth, Setting, WAVE_COUNT, url};
+use super::setting::{Depth, Setting, WAVE_COUNT};
 use super::stopwatch::Stopwatch;
 use crate::clock;
 use crate::command_error::CommandError;
@@ -82,8 +81,8 @@ fn figures(slept: &Slept, count: u64, idle: Figure) -> Vec<Figure> {
 fn measure(setting: &Setting, count: u64) -> Result<Slept, CommandError> {
     for nth in 0..TRY_COUNT {
         output::say(format_args!("sleeping-rss: starts {count} executions"));
-        let file = setting.place.file(&format!("sleeping-{count}-{nth}.db"));
-        let mut command = process::command(Child::Sleeping, &file)?;
+        let store = setting.place.store(&format!("sleeping-{count}-{nth}"));
+        let mut command = process::command(Child::Sleeping, &store)?;
         let output = command.args(["--size", &count.to_string()]).output()?;
         if let Some(slept) = process::report::<Option<Slept>>(Child::Sleeping, output)? {
             return Ok(slept);
@@ -95,9 +94,9 @@ fn measure(setting: &Setting, count: u64) -> Result<Slept, CommandError> {
 
 /// Does the work of such a process. Returns nothing if the first executions woke before the last
 /// one slept.
-pub(super) async fn sleep(file: &Path, count: u64) -> Result<Option<Slept>, CommandError> {
+pub(super) async fn sleep(store: &str, count: u64) -> Result<Option<Slept>, CommandError> {
     let woken = Arc::new(AtomicU64::new(0));
-    let abide = Abide::builder(url(file)).state(woken.clone()).on_idle(give_back).open().await?;
+    let abide = Abide::builder(store).state(woken.clone()).on_idle(give_back).open().await?;
     let never = (count / NEVER_WAKE).max(1);
     let once = count.saturating_sub(never);
     let begun = Stopwatch::start();

@@ -36,7 +36,9 @@ pub(super) async fn one_chain(setting: &Setting) -> Result<Figure, CommandError>
             Ok(median(rates))
         })
         .await?;
-    let goals = Goals { goal: Bound::RatioAtLeast(0.95), must: Bound::RatioAtLeast(0.9) };
+    let in_file = Goals { goal: Bound::RatioAtLeast(0.95), must: Bound::RatioAtLeast(0.9) };
+    let on_server = Goals { goal: Bound::RatioAtLeast(0.8), must: Bound::RatioAtLeast(0.65) };
+    let goals = setting.place.goals(in_file, on_server);
     Ok(Figure::new(Work::W2, (rate, "steps/s"), raw.commits_per_second, goals))
 }
 
@@ -61,7 +63,9 @@ pub(super) async fn many_chains(setting: &Setting) -> Result<Figure, CommandErro
             Ok(median(rates))
         })
         .await?;
-    let goals = Goals { goal: Bound::RatioAtLeast(0.45), must: Bound::RatioAtLeast(0.4) };
+    let in_file = Goals { goal: Bound::RatioAtLeast(0.45), must: Bound::RatioAtLeast(0.4) };
+    let on_server = Goals { goal: Bound::AtLeast(60_000.0), must: Bound::AtLeast(40_000.0) };
+    let goals = setting.place.goals(in_file, on_server);
     Ok(Figure::new(Work::W3, (rate, "steps/s"), raw.rows_per_second, goals))
 }
 
@@ -97,7 +101,9 @@ pub(super) async fn children(setting: &Setting) -> Result<Figure, CommandError> 
             Ok(median(rates))
         })
         .await?;
-    let goals = Goals { goal: Bound::RatioAtLeast(0.16), must: Bound::RatioAtLeast(0.13) };
+    let in_file = Goals { goal: Bound::RatioAtLeast(0.16), must: Bound::RatioAtLeast(0.13) };
+    let on_server = Goals { goal: Bound::AtLeast(14_000.0), must: Bound::AtLeast(8_000.0) };
+    let goals = setting.place.goals(in_file, on_server);
     Ok(Figure::new(Work::W4, (rate, "children/s"), raw.rows_per_second, goals))
 }
 

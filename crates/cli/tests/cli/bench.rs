@@ -17,7 +17,7 @@ fn a_benchmark_without_sense_is_exit_code_2() {
         vec!["bench", "--counts", "--quick"],
         vec!["bench", "--child", "driving"],
         vec!["bench", "--size", "3"],
-        vec!["bench", "--child", "driving", "--file", "x", "--size", "-1"],
+        vec!["bench", "--child", "driving", "--store", "x", "--size", "-1"],
     ] {
         let ran = abide(&args);
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{ran:?}");
@@ -33,11 +33,29 @@ fn a_benchmark_without_a_folder_measures_nothing() {
 }
 
 #[test]
+fn a_benchmark_on_a_server_leaves_no_schema() {
+    let server = std::env::var("ABIDE_TEST_POSTGRES").expect("cargo xtask postgres -- cargo test …");
+    abide(&["bench", "--store", &server, "--work", "idle-rss"])
+        .refused(2, "idle-rss is not measured on a server");
+    let arguments = ["bench", "--store", &server, "--counts", "--work", "W2", "-o", "json"];
+    let process = command(&arguments).stdout(Stdio::piped()).spawn().expect("it starts");
+    let store = format!("{server}?schema=abide_bench_{}_w2_counts", process.id());
+    let done = process.wait_with_output().expect("it ends");
+    assert!(done.status.success(), "{done:?}");
+    let counted: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let of = |field: &str| counted[0][field].as_f64().expect("a number");
+    assert!(of("statements") >= 1.0 && of("bytes") > 100.0, "a step is written: {counted}");
+    let listed = abide(&["list", "--store", &store]);
+    assert_eq!(listed.code, 5, "{listed:?}");
+    assert!(listed.stderr.contains("there is no store"), "{listed:?}");
+}
+
+#[test]
 fn a_process_of_the_benchmark_waits_until_all_are_ready() {
     let place = TestStore::new();
     let file = place.folder().join("driven.db");
     let file = file.to_str().expect("text");
-    let mut process = command(&["bench", "--child", "driving", "--file", file, "--size", "0"])
+    let mut process = command(&["bench", "--child", "driving", "--store", file, "--size", "0"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

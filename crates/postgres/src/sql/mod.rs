@@ -6,6 +6,7 @@
 mod apply;
 mod claim;
 mod facts;
+mod raw;
 mod schema;
 mod sessions;
 mod verify;
@@ -14,6 +15,7 @@ mod view;
 pub(crate) use apply::*;
 pub(crate) use claim::*;
 pub(crate) use facts::*;
+pub(crate) use raw::*;
 pub(crate) use schema::*;
 pub(crate) use sessions::*;
 pub(crate) use verify::*;
