@@ -254,16 +254,20 @@ impl Builder {
     ///
     /// The start is acknowledged after that code, and until then nobody else can see the execution,
     /// signal it or terminate it. Code that kills its process there leaves nothing behind: the
-    /// death is not counted, and a caller that starts it again dies again. So choose this for code
-    /// that you trust.
+    /// death is not counted, and a caller that starts it again dies again. If the id exists
+    /// already, the code is called for nothing, each time. So choose this for code that you trust.
     pub fn begin_early(mut self) -> Self {
         self.options.begins_early = true;
         self
     }
 
     /// Sets how long the future of a [`run`](crate::Abide::run) that was woken may be left unpolled
-    /// before its workflow goes on elsewhere (1 second). It may take twice as long. With zero, no
-    /// workflow is ever called on the task of a caller.
+    /// before its workflow goes on elsewhere (1 second). It may take twice as long. A start whose
+    /// caller does not come back for the answer is looked for after the same time.
+    ///
+    /// On the task of a caller, code sees that task's own values, and on a task of a `LocalSet` it
+    /// may not call `tokio::task::block_in_place`. With zero, no workflow is ever called there, and
+    /// each has a task of its own.
     pub fn host_patience(mut self, duration: Duration) -> Self {
         self.options.host_patience = duration;
         self
@@ -273,6 +277,7 @@ impl Builder {
     /// library does not know the allocator of its application, and an allocator that keeps memory
     /// for each thread returns only that of the thread that asks it to. So the closure is called
     /// on the threads of the runtime and on the thread that writes to the store. It must not block.
+    /// A panic in it is reported by the panic hook, and harms nothing else.
     ///
     /// What abide keeps only for speed is dropped before, which happens only with such a closure.
     pub fn on_idle(mut self, hook: impl Fn() + Send + Sync + 'static) -> Self {

@@ -7,6 +7,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use abide::Builder;
 use abide::prelude::*;
@@ -102,6 +103,55 @@ fn a_caller_is_the_host_of_what_it_waits_for() {
     runtime().block_on(async {
         let abide = open(()).await;
         assert!(is_host(abide).await);
+    });
+}
+
+/// A caller that has sent its start and does something else does not hear that it was given the
+/// lease.
+#[test]
+fn a_start_whose_caller_does_not_come_back_runs() {
+    for patience in [ms(20), Duration::ZERO] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db");
+        let url = format!("sqlite:{}", path.display());
+        runtime().block_on(async {
+            // Its heartbeats, which would also find the lease, are far apart.
+            let builder = Abide::builder(&url).host_patience(patience).session_ttl(hours(1));
+            let abide = builder.open().await.unwrap();
+            let mut run = pin!(abide.run(whose, ()).id("a").into_future());
+            assert!(futures_util::poll!(&mut run).is_pending());
+            soon(async {
+                while abide.handle::<String>("a").status().await.is_err() {
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await;
+            let end = soon(abide.handle::<String>("a").result()).await.unwrap();
+            assert_eq!(soon(run).await.unwrap(), end);
+        });
+    }
+}
+
+#[test]
+fn a_caller_hears_of_an_end_in_the_grace_of_a_shutdown() {
+    runtime().block_on(async {
+        let gate = Arc::new(Gate::default());
+        let builder = Abide::builder("sqlite::memory:").state(gate.clone()).host_patience(hours(1));
+        let abide = opened(builder.shutdown_grace(secs(60))).await;
+        let caller = spawn(async move {
+            let mut run = pin!(abide.run(gated, 1).id("a").into_future());
+            tokio::select! {
+                biased;
+                _ = &mut run => panic!("its step may not end"),
+                () = gate.has_begun.notified() => {}
+            }
+            let mut shutdown = pin!(abide.shutdown());
+            assert!(futures_util::poll!(&mut shutdown).is_pending());
+            assert!(futures_util::poll!(&mut run).is_pending(), "it has left this task, and goes on");
+            gate.may_end.notify_one();
+            tokio::join!(run, shutdown).0
+        });
+        assert_eq!(soon(caller).await.unwrap().unwrap(), 2);
     });
 }
 

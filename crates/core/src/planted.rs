@@ -143,6 +143,10 @@ bugs! {
     HostUnasked = "host-unasked",
     /// A caller that does not poll keeps the execution that it hosts.
     HostKeeps = "host-keeps",
+    /// Callers whose executions leave their tasks at a shutdown are told nothing of their ends.
+    DrainDeserts = "drain-deserts",
+    /// Nobody misses a start whose caller does not come back for the answer.
+    AnswerUnmissed = "answer-unmissed",
     /// A request of unknown outcome is reported as failed.
     UnknownSubmitFailed = "unknown-submit-failed",
     /// Callers that gave up are kept in memory for ever.

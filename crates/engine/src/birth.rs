@@ -1,11 +1,10 @@
 //! Executions that begin before they exist.
 //!
 //! A short execution needs two commits: its start, and whatever its code does first. If the
-//! application wants it, and nothing else is going on, the code is begun before the start is
-//! sent. Its first commit then goes with
-//! the start, in one transaction, and a workflow that only sleeps, waits, starts a child or returns
-//! is durable at once. A transaction step may be this commit, because its writes are those of the
-//! same transaction.
+//! application wants it, and nothing else is going on, the code is begun before the start is sent.
+//! Its first commit then goes with the start, in one transaction, and a workflow that only sleeps,
+//! waits, starts a child or returns is durable at once. A transaction step may be this commit,
+//! because its writes are those of the same transaction.
 //!
 //! Nothing else may come of the code before the start is durable:
 //!

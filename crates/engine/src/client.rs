@@ -301,7 +301,7 @@ impl Client {
                 place = found;
                 continue;
             }
-            if self.is_closed() {
+            if self.is_left_alone(place) {
                 return Err(Error::Closed);
             }
             if place == Whereabouts::Elsewhere && self.watchers.wants_follower() {
@@ -317,6 +317,15 @@ impl Client {
     /// Whether the engine closes, so that no caller waits for the store's answers any longer.
     pub(crate) fn is_closed(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| engine.0.is_closing())
+    }
+
+    /// Whether no caller learns any more how an execution ends. An engine that shuts down still
+    /// knows that of those in memory.
+    fn is_left_alone(&self, place: Whereabouts) -> bool {
+        self.engine.as_ref().is_some_and(|engine| match place {
+            Whereabouts::Here if !planted(Bug::DrainDeserts) => engine.0.is_closed(),
+            _ => engine.0.is_closing(),
+        })
     }
 
     /// Returns where an execution runs.

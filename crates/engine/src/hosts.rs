@@ -33,10 +33,15 @@ use crate::engine::Inner;
 use crate::runtime::{BoxFuture, TaskNumber};
 use crate::submission::Newborn;
 use crate::task_waker::TaskWaker;
+use crate::unanswered::Unanswered;
 
 /// The tasks that host an execution.
 #[derive(Default)]
-pub(crate) struct Hosts(Mutex<State>);
+pub(crate) struct Hosts {
+    state: Mutex<State>,
+    /// What callers may be given without coming back for it.
+    pub(crate) unanswered: Unanswered,
+}
 
 #[derive(Default)]
 struct State {
@@ -112,7 +117,7 @@ impl Hosts {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

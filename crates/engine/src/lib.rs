@@ -56,6 +56,7 @@ mod task_waker;
 mod text_hasher;
 mod tree;
 mod turns;
+mod unanswered;
 mod watch;
 pub mod why;
 

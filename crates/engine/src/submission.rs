@@ -21,6 +21,7 @@ use crate::engine::{Engine, Inner};
 use crate::hosts::Host;
 use crate::residents::Source;
 use crate::runtime::BoxFuture;
+use crate::unanswered::{Expected, Unanswered};
 use crate::watch::Whereabouts;
 
 /// A message on its way into the store.
@@ -36,6 +37,8 @@ pub(crate) struct Submission {
     is_plain: bool,
     /// The children of a beginning that was thrown away although it may have happened.
     stranded: Vec<Address>,
+    /// Whether its answer may be a lease, which nobody must have to wait for.
+    expected: Option<Expected>,
     /// Its place among the requests under way.
     _permit: OwnedSemaphorePermit,
 }
@@ -56,6 +59,7 @@ impl Submission {
             begun: None,
             is_plain: false,
             stranded: Vec::new(),
+            expected: None,
             _permit: permit,
         }
     }
@@ -116,6 +120,11 @@ impl Submission {
             Some(engine) => (None, engine.0.is_idle()),
             None => (None, true),
         };
+        if let (Body::Start(_), None, Some(engine)) = (&self.message.body, &self.expected, &client.engine)
+            && born_to.is_some()
+        {
+            self.expected = Some(Unanswered::expect(&engine.0, &self.message.to));
+        }
         // The executions of a burst are runnable only when the first answers come.
         let is_calm = is_idle && client.requests.count() <= 1 && !client.runtime.has_waiting_tasks();
         let is_first = is_calm && self.tried_count == 0 && !self.is_plain;

@@ -1,4 +1,4 @@
-//! The cost of one item in numbers that do not depend on the machine.
+//! The cost of one item in numbers that hardly depend on the machine.
 //!
 //! They are counted in a pass of its own, so that counting slows no measured time.
 

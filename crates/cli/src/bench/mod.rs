@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// 1,000,000 sleeping executions; takes about half an hour
     #[arg(long)]
     full: bool,
-    /// Only count statements, bytes, syncs and allocations, which do not depend on the machine
+    /// Only count statements, bytes, syncs and allocations, which hardly depend on the machine
     #[arg(long, conflicts_with_all = ["quick", "full"])]
     counts: bool,
     /// Only this work; may be repeated

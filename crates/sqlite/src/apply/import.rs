@@ -79,7 +79,8 @@ fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entr
         None if settled.is_ready => Place::Ready(queue, now),
         None => Place::parked(route, settled.summary.wake_at),
     };
-    let of = (parent, began.start.parent.as_ref().map(|parent| parent.run));
+    // Without its parent's key, the run says nothing: `verify` wants both or neither.
+    let of = (parent, began.start.parent.as_ref().filter(|_| parent.is_some()).map(|parent| parent.run));
     let inserted = Inserted { key, namespace, of, place, summary: &settled.summary };
     if batch.insert_row(execution, &mut cached.state, &inserted)? != 1 {
         return Err(Stop::corrupt(format!("execution {} is not there and is", import.address())));
