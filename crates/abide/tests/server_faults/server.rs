@@ -86,7 +86,7 @@ impl Server {
         url(self.port)
     }
 
-    /// Tells the keeper an order, and waits until it is carried out.
+    /// Sends the keeper an order, and waits until it is carried out.
     pub(crate) fn order(&mut self, order: &str) {
         let orders = self.orders.as_mut().expect("the keeper listens until the end");
         writeln!(orders, "{order}").expect("the keeper lives");
