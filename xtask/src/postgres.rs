@@ -19,6 +19,9 @@ pub(crate) const VARIABLE: &str = "ABIDE_TEST_POSTGRES";
 /// Where Debian keeps the servers, one folder for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 
+/// Where Debian keeps the pooler that tests put before the server.
+const POOLER: &str = "/usr/sbin/pgbouncer";
+
 /// The users that may run the server when we are root, which it refuses. The package brings the
 /// first one.
 const USERS: [&str; 2] = ["postgres", "nobody"];
@@ -76,6 +79,7 @@ impl Server {
 
     fn start() -> Result<Self> {
         packages::ensure("postgresql", || binaries().is_some())?;
+        packages::ensure("pgbouncer", || Path::new(POOLER).is_file())?;
         let binaries = binaries().ok_or("the server is gone again")?;
         let folder = env::temp_dir().join(["abide-postgres-", &std::process::id().to_string()].concat());
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -9,6 +9,7 @@ use crate::counters;
 use crate::error::Stop;
 use crate::gate::start;
 use crate::planted::form_of;
+use crate::pooler::Pooler;
 use crate::sheet::Parameter;
 use crate::sql;
 use crate::url::Place;
@@ -18,13 +19,18 @@ use crate::url::Place;
 pub(crate) struct Connection {
     pub(crate) client: Client,
     prepared: Mutex<HashMap<usize, Statement>>,
+    /// For a pooler in transaction mode, through which nothing can be prepared.
+    pooler: Option<Pooler>,
 }
 
 impl Connection {
     /// Connects. The task that moves the bytes ends when the connection is dropped.
     pub(crate) async fn open(place: &Place) -> Result<Self, tokio_postgres::Error> {
         let connection = Self::plain(place).await?;
-        connection.client.query(sql::CONNECTION, &[&place.schema]).await?;
+        match &connection.pooler {
+            Some(pooler) => pooler.settle(&place.schema),
+            None => drop(connection.client.query(sql::CONNECTION, &[&place.schema]).await?),
+        }
         Ok(connection)
     }
 
@@ -35,7 +41,8 @@ impl Connection {
             // Each statement that is under way gets the error too.
             let _ = bytes.await;
         });
-        Ok(Self { client, prepared: Mutex::default() })
+        let pooler = (!place.listens).then(Pooler::new);
+        Ok(Self { client, prepared: Mutex::default(), pooler })
     }
 
     pub(crate) fn is_usable(&self) -> bool {
@@ -59,8 +66,11 @@ impl Connection {
         text: &'static str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, Stop> {
-        let statement = self.prepare(text).await?;
         counters::count_statement();
+        if let Some(pooler) = &self.pooler {
+            return Ok(pooler.query(&self.client, form_of(text), parameters).await?);
+        }
+        let statement = self.prepare(text).await?;
         Ok(self.client.query(&statement, parameters).await?)
     }
 
@@ -80,14 +90,20 @@ impl Connection {
 
     /// Returns the number of rows that were changed.
     pub(crate) async fn change(&self, text: &'static str, parameters: &[Parameter<'_>]) -> Result<u64, Stop> {
-        let statement = self.prepare(text).await?;
         counters::count_statement();
+        if let Some(pooler) = &self.pooler {
+            return Ok(pooler.execute(&self.client, form_of(text), parameters).await?);
+        }
+        let statement = self.prepare(text).await?;
         Ok(self.client.execute(&statement, parameters).await?)
     }
 
     /// Runs statements without parameters and results.
     pub(crate) async fn run(&self, text: &'static str) -> Result<(), Stop> {
         counters::count_statement();
+        if let Some(pooler) = &self.pooler {
+            return Ok(pooler.run(&self.client, text).await?);
+        }
         Ok(self.client.batch_execute(text).await?)
     }
 }

@@ -26,6 +26,7 @@ mod options;
 mod plans;
 mod planted;
 mod pool;
+mod pooler;
 pub mod raw;
 mod routes;
 mod rows;

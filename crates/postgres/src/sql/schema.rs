@@ -17,6 +17,20 @@ SELECT
     set_config('synchronous_commit', 'on', FALSE),
     set_config('default_transaction_isolation', 'read committed', FALSE)";
 
+/// The same for one transaction, through a pooler.
+pub(crate) const POOLED_CONNECTION: &str = "
+SELECT
+    set_config('search_path', $1, TRUE),
+    set_config('enable_seqscan', 'off', TRUE),
+    set_config('enable_bitmapscan', 'off', TRUE),
+    set_config('enable_hashjoin', 'off', TRUE),
+    set_config('enable_mergejoin', 'off', TRUE),
+    set_config('random_page_cost', '0', TRUE),
+    set_config('seq_page_cost', '0', TRUE),
+    set_config('jit', 'off', TRUE),
+    set_config('plan_cache_mode', 'force_generic_plan', TRUE),
+    set_config('synchronous_commit', 'on', TRUE)";
+
 /// What a user's transaction runs with, before and after abide's own statements in it.
 pub(crate) const USER_SETTINGS: &str = "
 SELECT
@@ -33,6 +47,8 @@ SELECT
     current_setting('search_path')";
 
 pub(crate) const BEGIN: &str = "BEGIN";
+/// Nobody has said before which isolation a transaction begins with.
+pub(crate) const POOLED_BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 pub(crate) const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 pub(crate) const COMMIT: &str = "COMMIT";
 pub(crate) const ROLLBACK: &str = "ROLLBACK";

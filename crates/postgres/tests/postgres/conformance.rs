@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{panic, thread};
 
 use abide_core::Bounds;
-use abide_postgres::{Options, Verification};
+use abide_postgres::{Options, PostgresStore, Verification};
 use abide_store::Store;
 use abide_store::conformance::{
     Case, Subject, TestClock, block_on, bounds, cases, differential, differential_bounds,
@@ -14,14 +14,15 @@ use abide_store::conformance::{
 use crate::fixture::{Schema, TABLE, options};
 
 /// How many cases run at a time. Most of a case waits for the disk.
-const PARALLEL: usize = 6;
+pub(crate) const PARALLEL: usize = 6;
 
 /// Runs one case in a schema of its own. What it leaves must be sound: above all, whatever waits
 /// for a message or a timer has a wake.
-fn passes(case: &Case) -> bool {
+fn passes(case: &Case, url_of: impl Fn(&Schema) -> String) -> bool {
     let schema = Schema::new();
     let clock = TestClock::new();
-    let store = schema.open(clock.clone(), options(bounds()));
+    let store = PostgresStore::open(&url_of(&schema), clock.clone(), options(bounds()));
+    let store = store.expect("the store can be opened");
     let subject = Subject { store: store.clone(), clock, table: TABLE };
     let outcome = panic::catch_unwind(panic::AssertUnwindSafe(|| {
         (case.run)(&subject);
@@ -52,6 +53,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[test]
 fn the_store_passes_every_case() {
+    all_pass(Schema::url);
+}
+
+/// Runs all cases in stores with these URLs.
+pub(crate) fn all_pass(url_of: impl Fn(&Schema) -> String + Sync) {
     let wanted = std::env::var("ABIDE_TEST_CASE").unwrap_or_default();
     let all: Vec<&Case> = cases().filter(|case| case.name.contains(&wanted)).collect();
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -59,7 +65,7 @@ fn the_store_passes_every_case() {
         for _ in 0..PARALLEL {
             scope.spawn(|| {
                 while let Some(case) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if !passes(case) {
+                    if !passes(case, &url_of) {
                         lock(&failed).push(case.name);
                     }
                 }

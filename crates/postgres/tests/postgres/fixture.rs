@@ -10,13 +10,18 @@ use abide_postgres::{Options, PostgresStore, StepConnection};
 use abide_store::conformance::{TestClock, UserTable, page_bounds};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, NoTls, Row};
+use tokio_postgres::{Client, NoTls, Row, SimpleQueryMessage};
 
 /// Returns the URL of the server that the tests may use.
 pub(crate) fn server() -> String {
     let missing = "the tests of abide-postgres need a server: run them as `cargo xtask postgres -- cargo test …`, \
                    or set ABIDE_TEST_POSTGRES to the URL of one";
     std::env::var("ABIDE_TEST_POSTGRES").unwrap_or_else(|_| panic!("{missing}"))
+}
+
+/// Returns the host and port of a URL.
+pub(crate) fn place_of(url: &str) -> &str {
+    url.split_once('@').map_or("", |(_, rest)| rest.split(['/', '?']).next().unwrap_or(rest))
 }
 
 /// How often a test looks for somebody who waits, which takes some seconds.
@@ -32,8 +37,12 @@ pub(crate) struct Raw {
 
 impl Raw {
     pub(crate) fn open() -> Self {
+        Self::at(&server())
+    }
+
+    pub(crate) fn at(url: &str) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
-        let opened = runtime.block_on(tokio_postgres::connect(&server(), NoTls));
+        let opened = runtime.block_on(tokio_postgres::connect(url, NoTls));
         let (client, connection) = opened.expect("the server can be reached");
         let bytes = Box::pin(async move { drop(connection.await) });
         Self { runtime, client, bytes }
@@ -64,6 +73,23 @@ impl Raw {
                 () = bytes => panic!("the connection has ended"),
             }
         })
+    }
+
+    /// Runs a statement without preparing it, and returns its only row.
+    pub(crate) fn texts(&mut self, statement: &str) -> Vec<String> {
+        let (runtime, bytes) = (&self.runtime, &mut self.bytes);
+        let messages = runtime.block_on(async {
+            tokio::select! {
+                messages = self.client.simple_query(statement) => messages.expect("the statement is right"),
+                () = bytes => panic!("the connection has ended"),
+            }
+        });
+        let row = messages.into_iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let row = row.expect("there is a row");
+        (0..row.len()).map(|column| row.get(column).unwrap_or_default().to_owned()).collect()
     }
 
     /// Waits until some statement of the schema's store waits for a lock.

@@ -5,5 +5,6 @@ mod fixture;
 mod isolation;
 mod opening;
 mod orders;
+mod poolers;
 #[path = "../wire/mod.rs"]
 mod wire;

@@ -17,7 +17,7 @@ use abide_store::conformance::{TestClock, block_on, bounds};
 use abide_store::{Claim, Commit, CommitOutcome, Error, Hold, Leased, Retire, Store, Worker};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::fixture::{Raw, Schema, options, server};
+use crate::fixture::{Raw, Schema, options, place_of, server};
 use crate::isolation::{message, name, parking, signal, submit};
 use crate::wire::gates::Gates;
 
@@ -350,14 +350,13 @@ fn copied(book: &Book, clock: &TestClock, nth: usize) -> Commit {
 impl Process {
     fn new(number: usize, schema: &Schema, clock: &Arc<TestClock>, runtime: &Runtime) -> Self {
         let url = server();
-        let place = url.split_once('@').map_or("", |(_, rest)| rest.split(['/', '?']).next().unwrap_or(rest));
+        let place = place_of(&url);
         let address = place.to_socket_addrs().expect("the URL names host and port").next();
         let gates = runtime.block_on(Gates::before(address.expect("it has an address")));
         let application = [&schema.0, "_", &number.to_string()].concat();
         let through = url.replace(place, &["127.0.0.1:", &gates.port.to_string()].concat());
         let separator = if through.contains('?') { "&" } else { "?" };
-        let url = [&through, separator, "application_name=", &application, "&listen=off&schema=", &schema.0]
-            .concat();
+        let url = [&through, separator, "application_name=", &application, "&schema=", &schema.0].concat();
         let options = Options { poll_ms: 600_000, connection_count_max: 2, ..options(bounds()) };
         let store = PostgresStore::open(&url, clock.clone(), options).expect("the store can be opened");
         let session = block_on(register(&store));
