@@ -1,4 +1,6 @@
-//! The promises of the README, by name, each on the in-memory store and on SQLite.
+//! The promises of the README, by name, each on the in-memory store, on SQLite and on PostgreSQL.
+//!
+//! P2 on PostgreSQL is `server_faults`: its servers lose everything but their disks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +15,9 @@ use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
 use tokio::sync::Notify;
+
+#[cfg(feature = "postgres")]
+mod server_store;
 
 /// The gates of the steps, and the record of what they did.
 #[derive(Default)]
@@ -32,10 +37,22 @@ fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
 }
 
-/// Runs a test on both stores.
-fn on_both<Fut: Future<Output = ()>>(test: impl Fn(Lab, Shared) -> Fut) {
-    Lab::run_on(1, memory, |lab| test(lab, Shared::default()));
-    Lab::run_on(1, sqlite, |lab| test(lab, Shared::default()));
+/// What makes a store.
+type Make = fn(Arc<dyn Clock>) -> Arc<dyn Store>;
+
+/// Every kind of store.
+const STORES: &[Make] = &[
+    memory,
+    sqlite,
+    #[cfg(feature = "postgres")]
+    server_store::postgres,
+];
+
+/// Runs a test on every kind of store.
+fn on_all<Fut: Future<Output = ()>>(test: impl Fn(Lab, Shared) -> Fut) {
+    for make in STORES {
+        Lab::run_on(1, make, |lab| test(lab, Shared::default()));
+    }
 }
 
 async fn worker(lab: &Lab, world: &Shared) -> (Machine, Abide) {
@@ -53,7 +70,7 @@ async fn counted(ctx: Ctx) -> Result<u32> {
 
 #[test]
 fn p1_recorded_once() {
-    on_both(async |lab, world| {
+    on_all(async |lab, world| {
         let (mut machine, abide) = worker(&lab, &world).await;
         abide.start(counted, ()).id("one").await.unwrap();
         for _ in 0..3 {
@@ -121,7 +138,7 @@ async fn slow(ctx: Ctx) -> Result<u32> {
 
 #[test]
 fn p3_one_writer() {
-    on_both(async |lab, world| {
+    on_all(async |lab, world| {
         let (stopped, abide) = worker(&lab, &world).await;
         abide.start(slow, ()).id("one").await.unwrap();
         world.begun.notified().await;
@@ -143,7 +160,7 @@ fn p3_one_writer() {
 
 #[test]
 fn p4_terminal_is_final() {
-    on_both(async |lab, world| {
+    on_all(async |lab, world| {
         let (_, abide) = worker(&lab, &world).await;
         let handle = abide.start(waits, ()).id("one").await.unwrap();
         handle.signal("n", &1u64).await.unwrap();
@@ -171,7 +188,7 @@ async fn counts_down(ctx: Ctx, left: u64) -> Result<u64> {
 
 #[test]
 fn p4_continue_as_new_opens_the_next_run() {
-    on_both(async |lab, world| {
+    on_all(async |lab, world| {
         let (machine, abide) = worker(&lab, &world).await;
         abide.start(counts_down, 3).id("one").await.unwrap();
         lab.sleep(secs(1)).await;
@@ -211,7 +228,7 @@ async fn fails_once(ctx: Ctx) -> Result<u32> {
 
 #[test]
 fn p4_retry_opens_the_next_run_of_what_failed_or_was_cancelled() {
-    on_both(async |lab, world| {
+    on_all(async |lab, world| {
         let (_, abide) = worker(&lab, &world).await;
         let handle = abide.start(fails_once, ()).id("one").await.unwrap();
         assert!(matches!(handle.result().await, Err(ClientError::Failed { .. })));
@@ -254,7 +271,7 @@ async fn parent(ctx: Ctx) -> Result<u64> {
 
 #[test]
 fn p5_never_silently_stuck() {
-    on_both(async |lab, world| {
+    on_all(async |lab, world| {
         let (_, abide) = worker(&lab, &world).await;
         abide.start(waits, ()).id("waits").await.unwrap();
         abide.start(misbehaves, ()).id("blocked").await.unwrap();
@@ -281,7 +298,7 @@ fn p5_never_silently_stuck() {
 
 #[test]
 fn p6_a_refusal_leaves_no_trace() {
-    on_both(async |lab, world| {
+    on_all(async |lab, world| {
         let (_, abide) = worker(&lab, &world).await;
         abide.start(waits, ()).id("one").await.unwrap();
         lab.sleep(secs(5)).await;
@@ -302,7 +319,7 @@ fn p6_a_refusal_leaves_no_trace() {
 #[test]
 fn p7_idle_is_free() {
     let operation_count = Arc::new(AtomicU64::new(0));
-    for make in [memory, sqlite] {
+    for make in STORES {
         let counter = operation_count.clone();
         let counting = |clock| -> Arc<dyn Store> {
             FaultyStore::deciding(make(clock), move |name| {
@@ -333,7 +350,7 @@ fn p7_idle_is_free() {
 
 #[test]
 fn p8_bounded() {
-    on_both(async |lab, world| {
+    on_all(async |lab, world| {
         let (_, abide) =
             lab.worker_with(|builder| builder.state(world.clone()).execution_count_max(10)).await.unwrap();
         for n in 0..200 {
@@ -353,7 +370,7 @@ fn p8_bounded() {
 /// leave.
 #[test]
 fn p8_a_full_worker_takes_the_next_as_soon_as_one_has_ended() {
-    on_both(async |lab, _| {
+    on_all(async |lab, _| {
         let (_, starter) = lab.worker_with(|builder| builder.lanes(["elsewhere"])).await.unwrap();
         for n in 0..40 {
             starter.start(echo, "hello".to_owned()).id(format!("e-{n}")).await.unwrap();
