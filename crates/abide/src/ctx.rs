@@ -19,6 +19,8 @@ use crate::data;
 use crate::error::{Error, Result};
 use crate::next::ContinueAsNew;
 use crate::op_name::OpName;
+#[cfg(feature = "postgres")]
+use crate::postgres_transaction::PostgresTransaction;
 use crate::probe::{Probe, Stead};
 use crate::shield::Shield;
 use crate::signal::Receive;
@@ -26,7 +28,6 @@ use crate::sleep::Sleep;
 #[cfg(feature = "sqlite")]
 use crate::sqlite_transaction::SqliteTransaction;
 use crate::step::Step;
-#[cfg(feature = "sqlite")]
 use crate::transaction::Transact;
 
 /// The context of a workflow or task: everything durable goes through it.
@@ -135,6 +136,32 @@ impl Ctx {
         T: Value + 'static,
     {
         Transact::on_sqlite(self.clone(), name, run)
+    }
+
+    /// Runs an async closure inside the transaction that records its result: exactly once. Needs a
+    /// PostgreSQL store.
+    ///
+    /// ```no_run
+    /// # use abide::prelude::*;
+    /// # async fn reserve(ctx: &Ctx, item: String) -> Result<u64> {
+    /// ctx.postgres("reserve", async move |tx| {
+    ///     Ok(tx.execute("UPDATE stock SET free = free - 1 WHERE item = $1", &[&item]).await?)
+    /// })
+    /// .await
+    /// # }
+    /// ```
+    ///
+    /// The closure's writes to the database happen once. The closure itself may run again, as a
+    /// clone, after a deadlock, a serialization failure or a cut connection. Its effects elsewhere
+    /// belong in a [`step`](Ctx::step). Its future stays on one thread, so it need not be `Send`.
+    #[cfg(feature = "postgres")]
+    #[track_caller]
+    pub fn postgres<F, T>(&self, name: &str, run: F) -> Transact<T>
+    where
+        F: AsyncFnOnce(&PostgresTransaction<'_>) -> Result<T> + Again + 'static,
+        T: Value + 'static,
+    {
+        Transact::on_postgres(self.clone(), name, run)
     }
 
     /// Sleeps, for seconds or months; a crash does not restart the sleep.

@@ -41,6 +41,8 @@ mod next;
 mod op_name;
 mod open;
 mod plain;
+#[cfg(feature = "postgres")]
+mod postgres_transaction;
 pub mod prelude;
 mod probe;
 mod readable;
@@ -78,6 +80,8 @@ pub use crate::filter::{Filter, Listed};
 pub use crate::handle::Handle;
 pub use crate::next::ContinueAsNew;
 pub use crate::open::Builder;
+#[cfg(feature = "postgres")]
+pub use crate::postgres_transaction::PostgresTransaction;
 pub use crate::send_signal::SendSignal;
 pub use crate::shield::Shield;
 pub use crate::signal::Receive;
@@ -90,6 +94,8 @@ pub use crate::transaction::Transact;
 pub use crate::unblock::Unblock;
 pub use crate::url::{InvalidUrl, StoreUrl};
 
+#[cfg(feature = "postgres")]
+pub use abide_postgres::{StepError as PostgresError, StepStatement as PostgresStatement};
 #[cfg(feature = "sqlite")]
 pub use abide_sqlite::StepStatement as SqliteStatement;
 
@@ -110,6 +116,8 @@ pub use abide_core::Retry;
 pub use abide_macros::{task, test, workflow};
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
+#[cfg(feature = "postgres")]
+pub use tokio_postgres;
 
 /// Items that the macros need; not for use by hand.
 #[doc(hidden)]

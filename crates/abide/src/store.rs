@@ -23,7 +23,6 @@ pub(crate) struct StoreBounds {
     )]
     pub(crate) busy_ms_max: Option<u64>,
     /// How long a transaction step may run; `None` for the store's own default.
-    #[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "only SQLite has transaction steps yet"))]
     pub(crate) transaction_ms_max: Option<u64>,
 }
 
@@ -131,10 +130,12 @@ fn on_server(
     bounds: StoreBounds,
     purpose: Purpose,
 ) -> Result<Arc<dyn Store>, Closed> {
+    let defaults = abide_postgres::Options::default();
     let options = abide_postgres::Options {
         bounds: bounds.bounds,
         create: purpose.creates(),
-        ..abide_postgres::Options::default()
+        transaction_ms_max: bounds.transaction_ms_max.unwrap_or(defaults.transaction_ms_max),
+        ..defaults
     };
     Ok(abide_postgres::PostgresStore::open(url, clock, options)?)
 }

@@ -1,8 +1,9 @@
 //! One connection: statements that are prepared once, and sent one behind the other.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::Notify;
 use tokio_postgres::{Client, NoTls, Row, Statement};
 
 use crate::counters;
@@ -21,6 +22,7 @@ pub(crate) struct Connection {
     prepared: Mutex<HashMap<usize, Statement>>,
     /// For a pooler in transaction mode, through which nothing can be prepared.
     pooler: Option<Pooler>,
+    cut: Arc<Notify>,
 }
 
 impl Connection {
@@ -37,12 +39,27 @@ impl Connection {
     /// Connects, with the settings that everybody gets from the server.
     pub(crate) async fn plain(place: &Place) -> Result<Self, tokio_postgres::Error> {
         let (client, bytes) = place.config.connect(NoTls).await?;
+        let cut = Arc::new(Notify::new());
+        let is_cut = Arc::clone(&cut);
         start(async move {
             // Each statement that is under way gets the error too.
-            let _ = bytes.await;
+            tokio::select! {
+                _ = bytes => {}
+                () = is_cut.notified() => {}
+            }
         });
         let pooler = (!place.listens).then(Pooler::new);
-        Ok(Self { client, prepared: Mutex::default(), pooler })
+        Ok(Self { client, prepared: Mutex::default(), pooler, cut })
+    }
+
+    /// Has the server stop the statement that is under way.
+    pub(crate) async fn cancel(&self) -> Result<(), Stop> {
+        Ok(self.client.cancel_token().cancel_query(NoTls).await?)
+    }
+
+    /// Closes the connection, also under a statement.
+    pub(crate) fn cut(&self) {
+        self.cut.notify_one();
     }
 
     pub(crate) fn is_usable(&self) -> bool {

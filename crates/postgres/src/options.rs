@@ -22,6 +22,10 @@ pub struct Options {
     pub connect_ms_max: u64,
     /// The most notices that wait for a session. On overflow it only learns that something changed.
     pub notice_count_max: usize,
+    /// How long a transaction step may run, its SQL included.
+    pub transaction_ms_max: u64,
+    /// The most transaction steps that run at the same time. Each keeps a connection.
+    pub transaction_count_max: usize,
     /// How often the process looks for changes that nobody told it.
     pub poll_ms: u64,
     /// The most due timers that one claim makes ready.
@@ -45,11 +49,20 @@ impl Default for Options {
             attempt_count_max: 20,
             connect_ms_max: 5_000,
             notice_count_max: 65_536,
+            transaction_ms_max: 5_000,
+            transaction_count_max: 3,
             poll_ms: 1_000,
             due_count_max: 10_000,
             care_count_max: 10_000,
             list_scan_count_max: 20_000,
             create: true,
         }
+    }
+}
+
+impl Options {
+    /// Returns how many transaction steps may run at the same time: others need a connection too.
+    pub(crate) fn transaction_count(&self) -> usize {
+        self.transaction_count_max.min(self.connection_count_max.saturating_sub(1)).max(1)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use abide_core::{Bounds, Timestamp};
 use abide_store::Clock;
+use tokio::sync::Semaphore;
 
 use crate::Options;
 use crate::board::Board;
@@ -18,8 +19,8 @@ pub(crate) struct Shared {
     pub(crate) routes: Routes,
     pub(crate) board: Arc<Board>,
     pub(crate) horizon: Horizon,
-    /// The search path of a user's own connections, as the server sets it.
-    pub(crate) user_path: String,
+    /// Leave to run a user's transaction, which keeps a connection for as long as the user wants.
+    pub(crate) steps: Semaphore,
 }
 
 impl Shared {

@@ -10,11 +10,10 @@ use abide_store::{
     Registered, Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, Verification, View, Worker,
     WorkerRow, Workers,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::batcher::{Batcher, Job, repeated};
 use crate::board::Board;
-use crate::connection::Connection;
 use crate::error::{Kind, Stop};
 use crate::gate::Gate;
 use crate::horizon::Horizon;
@@ -22,7 +21,7 @@ use crate::pool::Pool;
 use crate::routes::Routes;
 use crate::shared::Shared;
 use crate::url::Place;
-use crate::{OpenError, Options, apply, follower, schema, sql, verify, view};
+use crate::{OpenError, Options, apply, follower, schema, verify, view};
 
 /// A [`Store`] in a PostgreSQL database.
 pub struct PostgresStore {
@@ -47,19 +46,16 @@ impl PostgresStore {
         let (tell, told) = std::sync::mpsc::sync_channel(1);
         let opening = options.clone();
         gate.start(async move {
-            let opened = open(&place, &opening).await;
+            let opened = schema::open(&place, &opening).await.map(drop);
             // Nobody may wait for it any longer.
             let _ = tell.send((place, opened));
         });
         let gone = |_| OpenError::Thread(std::io::Error::other("it has ended"));
         let (place, opened) = told.recv().map_err(gone)?;
-        let user_path = match opened {
-            Ok(user_path) => user_path,
-            Err(error) => {
-                gate.end();
-                return Err(error);
-            }
-        };
+        if let Err(error) = opened {
+            gate.end();
+            return Err(error);
+        }
         let listens = place.listens;
         let shared = Arc::new(Shared {
             pool: Pool::new(place, options.connection_count_max),
@@ -67,7 +63,7 @@ impl PostgresStore {
             routes: Routes::default(),
             board: Arc::new(Board::new(options.notice_count_max)),
             horizon: Horizon::default(),
-            user_path,
+            steps: Semaphore::new(options.transaction_count()),
             options,
         });
         let batcher = Arc::new(Batcher::default());
@@ -131,23 +127,6 @@ impl PostgresStore {
         self.shared.pool.close();
         self.gate.end();
     }
-}
-
-/// Prepares the schema. Returns the search path of a user's own connections.
-async fn open(place: &Place, options: &Options) -> std::result::Result<String, OpenError> {
-    let user_path = user_path(place).await?;
-    let connection: Connection = schema::open(place, options).await?;
-    drop(connection);
-    Ok(user_path)
-}
-
-async fn user_path(place: &Place) -> std::result::Result<String, OpenError> {
-    let connection = Connection::plain(place).await.map_err(|source| OpenError::Unreachable { source })?;
-    let row = connection.row(sql::SERVER, &[]).await.map_err(|stop| OpenError::Unusable {
-        schema: place.schema.clone(),
-        source: stop.told("open", Kind::Reads).into(),
-    })?;
-    Ok(row.get(2))
 }
 
 impl Drop for PostgresStore {

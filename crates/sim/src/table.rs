@@ -82,19 +82,19 @@ WHERE key = $1";
 
     pub(crate) fn count_up(table: &StepConnection, key: &str) -> Result<u64> {
         create(table)?;
-        table.execute(COUNT_UP, &[&key])?;
+        table.block_on(table.execute(COUNT_UP, &[&key]))??;
         count_of(table, key)
     }
 
     pub(crate) fn count_of(table: &StepConnection, key: &str) -> Result<u64> {
         create(table)?;
-        let found = table.query(COUNT_OF, &[&key])?;
-        let count: i64 = found.first().map_or(0, |row| row.get(0));
+        let found = table.block_on(table.query_opt(COUNT_OF, &[&key]))??;
+        let count: i64 = found.map_or(0, |row| row.get(0));
         Ok(count.unsigned_abs())
     }
 
     fn create(table: &StepConnection) -> Result<()> {
-        let exists: bool = table.query(EXISTS, &[])?.first().is_some_and(|row| row.get(0));
-        if exists { Ok(()) } else { Ok(table.batch_execute(CREATE)?) }
+        let exists: bool = table.block_on(table.query_one(EXISTS, &[]))??.get(0);
+        if exists { Ok(()) } else { Ok(table.block_on(table.batch_execute(CREATE))??) }
     }
 }

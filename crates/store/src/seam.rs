@@ -473,7 +473,7 @@ pub struct Committed {
 }
 
 /// A user's closure that runs inside the store's own transaction. It receives the store's
-/// connection (`abide_sqlite::StepConnection` for SQLite) as [`Any`].
+/// connection (`StepConnection` of `abide_sqlite` or `abide_postgres`) as [`Any`].
 ///
 /// The store runs it again when the transaction was rolled back for a reason other than the closure
 /// itself: a neighbour in the same transaction failed, the database was busy or full, the

@@ -21,6 +21,33 @@ async fn reserve(ctx: Ctx, order: Order) -> Result<u32> {
     .await
 }
 
+#[cfg(feature = "postgres")]
+mod on_a_server {
+    use super::Order;
+    use abide::prelude::*;
+
+    #[workflow]
+    async fn reserve_on_server(ctx: Ctx, order: Order) -> Result<i32> {
+        let item = order.item.clone();
+        ctx.postgres("reserve", async move |tx| {
+            let changed =
+                tx.execute("UPDATE stock SET free = free - 1 WHERE item = $1 AND free > 0", &[&item]).await?;
+            if changed == 0 {
+                return Err(Error::fatal(format!("{item} is sold out")));
+            }
+            Ok(tx.query_one("SELECT free FROM stock WHERE item = $1", &[&item]).await?.get(0))
+        })
+        .await
+    }
+
+    #[abide::test]
+    async fn it_needs_a_server(abide: Abide) -> Result<()> {
+        let error = abide.run(reserve_on_server, Order { item: "tea".to_owned() }).await.unwrap_err();
+        assert!(error.to_string().contains("ctx.postgres needs a PostgreSQL store"), "{error}");
+        Ok(())
+    }
+}
+
 #[workflow]
 async fn stock_up(ctx: Ctx, count: u32) -> Result<()> {
     ctx.sqlite("stock-up", move |tx| {

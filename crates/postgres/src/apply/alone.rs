@@ -11,6 +11,7 @@ use abide_store::{
     Commit, CommitOutcome, Committed, Error, Hold, Leased, Record, Stretch, Submissions, Submit, Submitted,
     refused_start,
 };
+use tokio::sync::SemaphorePermit;
 
 use super::commit::{self, Fate};
 use super::leased;
@@ -36,6 +37,7 @@ pub(super) struct Work<'a> {
 /// Puts messages into inboxes, all or none.
 pub(crate) async fn submit_alone(shared: &Shared, submit: &Submit) -> Result<Submissions, Stop> {
     let first_commit = submit.stretch.as_ref().and_then(|stretch| stretch.commit.as_ref());
+    let _leave = leave(shared, first_commit).await?;
     let outgoing = first_commit.into_iter().flat_map(|commit| &commit.changes.outgoing);
     let routes = letter::routes_of(shared, submit.messages.iter().chain(outgoing));
     let mut work = Work::begin(shared, routes).await?;
@@ -47,6 +49,7 @@ pub(crate) async fn submit_alone(shared: &Shared, submit: &Submit) -> Result<Sub
 
 /// Commits.
 pub(crate) async fn commit_alone(shared: &Shared, commit: &Commit) -> Result<CommitOutcome, Stop> {
+    let _leave = leave(shared, Some(commit)).await?;
     let routes = letter::routes_of(shared, &commit.changes.outgoing);
     let mut work = Work::begin(shared, routes).await?;
     match work.apply(commit).await {
@@ -57,6 +60,14 @@ pub(crate) async fn commit_alone(shared: &Shared, commit: &Commit) -> Result<Com
         }
         Err(stop) => Err(work.undo(stop).await),
     }
+}
+
+/// Waits for leave to run the transaction step of a commit, before anything waits for it.
+async fn leave<'a>(shared: &'a Shared, commit: Option<&Commit>) -> Result<Option<SemaphorePermit<'a>>, Stop> {
+    if commit.is_none_or(|commit| commit.transaction.is_none()) {
+        return Ok(None);
+    }
+    Ok(Some(shared.steps.acquire().await.map_err(|_| Error::Closed)?))
 }
 
 impl<'a> Work<'a> {

@@ -9,6 +9,7 @@ mod facts;
 mod raw;
 mod schema;
 mod sessions;
+mod step;
 mod verify;
 mod view;
 
@@ -18,5 +19,6 @@ pub(crate) use facts::*;
 pub(crate) use raw::*;
 pub(crate) use schema::*;
 pub(crate) use sessions::*;
+pub(crate) use step::*;
 pub(crate) use verify::*;
 pub(crate) use view::*;

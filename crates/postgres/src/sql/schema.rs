@@ -31,20 +31,10 @@ SELECT
     set_config('plan_cache_mode', 'force_generic_plan', TRUE),
     set_config('synchronous_commit', 'on', TRUE)";
 
-/// What a user's transaction runs with, before and after abide's own statements in it.
-pub(crate) const USER_SETTINGS: &str = "
-SELECT
-    set_config('search_path', $1, TRUE),
-    set_config('enable_seqscan', $2, TRUE),
-    set_config('enable_bitmapscan', $2, TRUE),
-    set_config('enable_hashjoin', $2, TRUE),
-    set_config('enable_mergejoin', $2, TRUE)";
-
 pub(crate) const SERVER: &str = "
 SELECT
     current_setting('server_version_num')::INT,
-    current_setting('server_encoding'),
-    current_setting('search_path')";
+    current_setting('server_encoding')";
 
 pub(crate) const BEGIN: &str = "BEGIN";
 /// Nobody has said before which isolation a transaction begins with.
@@ -52,9 +42,6 @@ pub(crate) const POOLED_BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 pub(crate) const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 pub(crate) const COMMIT: &str = "COMMIT";
 pub(crate) const ROLLBACK: &str = "ROLLBACK";
-pub(crate) const SAVEPOINT: &str = "SAVEPOINT abide_step";
-pub(crate) const SAVEPOINT_RELEASE: &str = "RELEASE SAVEPOINT abide_step";
-pub(crate) const SAVEPOINT_ROLLBACK: &str = "ROLLBACK TO SAVEPOINT abide_step";
 
 /// Two processes that open an empty database at the same time create one schema: the second waits
 /// here until the first has committed, and then finds everything.

@@ -144,13 +144,16 @@ pub(crate) const TABLE: UserTable = UserTable {
     put: |connection, key, value| {
         let put = "INSERT INTO abide_users_own VALUES (current_setting('application_name'), $1, $2) \
                    ON CONFLICT (test, key) DO UPDATE SET value = EXCLUDED.value";
-        connection_of(connection).execute(put, &[&key, &value]).expect("the table is there");
+        let connection = connection_of(connection);
+        let done = connection.block_on(connection.execute(put, &[&key, &value]));
+        done.expect("there is time").expect("the table is there");
     },
     get: |connection, key| {
         let get =
             "SELECT value FROM abide_users_own WHERE test = current_setting('application_name') AND key = $1";
-        let found = connection_of(connection).query(get, &[&key]).expect("the table is there");
-        found.first().map(|row| row.get(0))
+        let connection = connection_of(connection);
+        let found = connection.block_on(connection.query_opt(get, &[&key])).expect("there is time");
+        found.expect("the table is there").map(|row| row.get(0))
     },
 };
 

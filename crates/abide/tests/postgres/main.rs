@@ -1,0 +1,4 @@
+//! Workflows on a PostgreSQL server.
+
+mod server;
+mod transactions;
