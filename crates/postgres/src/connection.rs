@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
-use tokio_postgres::{Client, NoTls, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
 use crate::counters;
 use crate::error::Stop;
@@ -38,7 +38,7 @@ impl Connection {
 
     /// Connects, with the settings that everybody gets from the server.
     pub(crate) async fn plain(place: &Place) -> Result<Self, tokio_postgres::Error> {
-        let (client, bytes) = place.config.connect(NoTls).await?;
+        let (client, bytes) = place.connect().await?;
         let cut = Arc::new(Notify::new());
         let is_cut = Arc::clone(&cut);
         start(async move {
@@ -53,8 +53,8 @@ impl Connection {
     }
 
     /// Has the server stop the statement that is under way.
-    pub(crate) async fn cancel(&self) -> Result<(), Stop> {
-        Ok(self.client.cancel_token().cancel_query(NoTls).await?)
+    pub(crate) async fn cancel(&self, place: &Place) -> Result<(), Stop> {
+        Ok(self.client.cancel_token().cancel_query(place.tls.clone()).await?)
     }
 
     /// Closes the connection, also under a statement.

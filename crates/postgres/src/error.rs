@@ -16,8 +16,11 @@ pub enum OpenError {
         /// The part, and the fault in it.
         what: String,
     },
-    /// The URL demands TLS, which this version cannot speak.
-    TlsRequired,
+    /// TLS cannot be set up as the URL says.
+    Tls {
+        /// The part, and the fault in it.
+        what: String,
+    },
     /// The server cannot be reached, or refuses the connection.
     Unreachable {
         /// Its complaint.
@@ -64,13 +67,12 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url { what } => write!(f, "the URL of the store is wrong: {what}"),
-            Self::TlsRequired => f.write_str(
-                "the URL demands TLS, which this version of abide cannot speak: use sslmode=prefer",
-            ),
+            Self::Tls { what } => write!(f, "TLS cannot be set up: {what}"),
             Self::Unreachable { source } => {
-                write!(f, "the PostgreSQL server cannot be used: {}", chain(source))
+                write!(f, "the PostgreSQL server cannot be used: {}", words(source))
             }
             Self::OldServer { found, least } => {
+                let (found, least) = (version(*found), version(*least));
                 write!(f, "the PostgreSQL server has version {found}, abide needs {least} or later")
             }
             Self::Encoding { found } => write!(f, "the database has the encoding {found}, abide needs UTF8"),
@@ -97,6 +99,20 @@ impl std::error::Error for OpenError {
     }
 }
 
+/// Returns a version as people write it. PostgreSQL counted otherwise before 10.
+fn version(number: i32) -> String {
+    match (number / 10_000, number % 10_000) {
+        (major, 0) => major.to_string(),
+        (major, minor) if major >= 10 => format!("{major}.{minor}"),
+        (major, rest) => format!("{major}.{}.{}", rest / 100, rest % 100),
+    }
+}
+
+/// Returns the server's own words, or those of everybody on the way to it.
+fn words(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(|| chain(error), |complaint| complaint.message().to_owned())
+}
+
 /// Returns an error with all its causes: PostgreSQL's own words are the last of them.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -108,6 +124,18 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+/// An error of the client of PostgreSQL that says the server's own words.
+#[derive(Debug)]
+pub(crate) struct Said(pub(crate) tokio_postgres::Error);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&words(&self.0))
+    }
+}
+
+impl std::error::Error for Said {}
 
 /// The reason why an operation ended early.
 #[derive(Debug)]
@@ -163,8 +191,8 @@ impl Stop {
         let Some(complaint) = source.as_db_error() else {
             // The connection is gone. Whether the server got the request is unknown.
             return match kind {
-                Kind::Reads => Error::Unavailable { what, source: source.into() },
-                Kind::Writes => Error::Indeterminate { what, source: source.into() },
+                Kind::Reads => Error::Unavailable { what, source: Said(source).into() },
+                Kind::Writes => Error::Indeterminate { what, source: Said(source).into() },
             };
         };
         let code = complaint.code();
@@ -172,14 +200,14 @@ impl Stop {
             return Error::Busy { what };
         }
         if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED {
-            return Error::Unread { what, source: source.into() };
+            return Error::Unread { what, source: Said(source).into() };
         }
         // A backend that is told to end may say so after it has committed. Any other error means
         // that the statement was rolled back.
         let is_sure = complaint.parsed_severity() == Some(Severity::Error);
         match kind {
-            Kind::Writes if !is_sure => Error::Indeterminate { what, source: source.into() },
-            _ => Error::Unavailable { what, source: source.into() },
+            Kind::Writes if !is_sure => Error::Indeterminate { what, source: Said(source).into() },
+            _ => Error::Unavailable { what, source: Said(source).into() },
         }
     }
 }

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres::{AsyncMessage, Client};
 
 use crate::board::Word;
 use crate::error::Stop;
@@ -61,7 +61,7 @@ pub(crate) async fn listen(shared: Arc<Shared>) {
 type Heard = mpsc::Receiver<String>;
 
 async fn connect(shared: &Shared) -> Result<(Client, Heard), tokio_postgres::Error> {
-    let (client, mut connection) = shared.pool.place.config.connect(NoTls).await?;
+    let (client, mut connection) = shared.pool.place.connect().await?;
     let (tell, heard) = mpsc::channel(16);
     let backend = Arc::new(std::sync::OnceLock::new());
     let own = Arc::clone(&backend);

@@ -21,7 +21,7 @@ use crate::pool::Pool;
 use crate::routes::Routes;
 use crate::shared::Shared;
 use crate::url::Place;
-use crate::{OpenError, Options, apply, follower, schema, verify, view};
+use crate::{Migration, OpenError, Options, apply, follower, schema, verify, view};
 
 /// A [`Store`] in a PostgreSQL database.
 pub struct PostgresStore {
@@ -75,6 +75,14 @@ impl PostgresStore {
             gate.start(follower::listen(Arc::clone(&shared)));
         }
         Ok(Arc::new(Self { shared, batcher, gate }))
+    }
+
+    /// Brings the schema that a URL names to the version of this program, and makes it if there is
+    /// none; if it is dry, only says what would be done. It blocks. Call it where that is allowed.
+    pub fn migrate(url: &str, is_dry: bool) -> std::result::Result<Migration, OpenError> {
+        let place = Place::parse(url, Options::default().connect_ms_max)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(OpenError::Thread)?.block_on(schema::bring(&place, is_dry))
     }
 
     /// Carries out an operation that changes something.

@@ -150,7 +150,7 @@ async fn last_seq(work: &Work<'_>, key: i64) -> Result<u64, Stop> {
 async fn stop_late(work: &Work<'_>, deadline: Deadline) -> Stop {
     let undone = Deadline::after(work.shared.options.connect_ms_max);
     let undo = async {
-        work.connection.cancel().await?;
+        work.connection.cancel(&work.shared.pool.place).await?;
         work.connection.run(sql::STEP_UNDO).await
     };
     if !matches!(undone.bound(undo).await, Some(Ok(()))) {

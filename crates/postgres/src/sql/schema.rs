@@ -55,6 +55,11 @@ SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1),
         FROM pg_class c
         JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE n.nspname = $1 AND c.relname = 'migrations'
+    ),
+    NOT EXISTS (
+        SELECT 1
+        FROM pg_namespace
+        WHERE nspname = $1 AND NOT has_schema_privilege(oid, 'USAGE')
     )";
 
 /// A name cannot be a parameter of CREATE SCHEMA. The server puts it into quotes.
@@ -66,13 +71,13 @@ DO $$ BEGIN
 END $$";
 
 pub(crate) const VERSION: &str = "
-SELECT COALESCE(max(version), 0)
+SELECT COALESCE(max(version), 0), COALESCE(max(COALESCE(compatible_from, version)), 0)
 FROM migrations";
 pub(crate) const VERSION_INSERT: &str = "
-INSERT INTO migrations (version)
-VALUES ($1)";
+INSERT INTO migrations (version, compatible_from)
+VALUES ($1, $2)";
 pub(crate) const MIGRATIONS_CREATE: &str = "
-CREATE TABLE migrations (version BIGINT PRIMARY KEY)";
+CREATE TABLE migrations (version BIGINT PRIMARY KEY, compatible_from BIGINT)";
 
 /// The first version of the schema.
 ///

@@ -1,10 +1,13 @@
 //! Tests of the PostgreSQL store, on a real server.
 
+mod cluster;
 mod conformance;
 mod fixture;
 mod isolation;
 mod opening;
 mod orders;
 mod poolers;
+mod refused;
+mod tls;
 #[path = "../wire/mod.rs"]
 mod wire;
