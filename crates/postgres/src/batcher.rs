@@ -6,29 +6,84 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use abide_core::Timestamp;
-use abide_store::{Commit, CommitOutcome, Error, Result, Submissions, Submit};
+use abide_core::{Body, Message, Timestamp};
+use abide_store::{Commit, CommitOutcome, Error, Hold, Result, Submissions, Submit};
 use tokio::sync::{Notify, oneshot};
 
 use crate::apply::{self, Asked, Decided, Desk, Item};
 use crate::board::News;
 use crate::connection::Connection;
 use crate::error::{Kind, Stop};
-use crate::facts::{Facts, Questions};
-use crate::gate::start;
+use crate::facts::{Facts, Haste, Questions};
+use crate::gate::{Visit, start};
 use crate::shared::Shared;
 use crate::sheet::Sheet;
 
+/// Who waits for an answer.
+pub(crate) struct Reply<T> {
+    tell: oneshot::Sender<Result<T>>,
+    /// The store is not closed before the answer is there.
+    _visit: Visit,
+}
+
+impl<T> Reply<T> {
+    pub(crate) fn new(visit: Visit) -> (Self, oneshot::Receiver<Result<T>>) {
+        let (tell, told) = oneshot::channel();
+        (Self { tell, _visit: visit }, told)
+    }
+
+    /// Answers. Nobody may wait for it any longer.
+    fn send(self, answer: Result<T>) {
+        drop(self.tell.send(answer));
+    }
+}
+
 /// An operation, and who waits for its answer.
 pub(crate) enum Job {
-    Submit(Submit, oneshot::Sender<Result<Submissions>>),
-    Commit(Box<Commit>, oneshot::Sender<Result<CommitOutcome>>),
+    Submit(Submit, Reply<Submissions>),
+    Commit(Box<Commit>, Reply<CommitOutcome>),
 }
+
+/// What batches are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    /// One start that stands alone.
+    Start,
+    /// A commit that only appends, or ends its execution.
+    Append,
+    Other,
+}
+
+const SORT_COUNT: usize = 3;
 
 #[derive(Default)]
 pub(crate) struct Batcher {
-    queue: Mutex<VecDeque<Job>>,
+    queues: Mutex<Queues>,
     rung: Notify,
+}
+
+#[derive(Default)]
+struct Queues {
+    arrived_count: u64,
+    /// The operations of each sort, with the numbers in which they arrived.
+    waiting: [VecDeque<(u64, Job)>; SORT_COUNT],
+}
+
+impl Queues {
+    fn put(&mut self, job: Job) {
+        self.arrived_count += 1;
+        self.waiting[job.sort() as usize].push_back((self.arrived_count, job));
+    }
+
+    /// Returns the queue whose first operation has waited longest.
+    fn longest(&mut self) -> Option<&mut VecDeque<(u64, Job)>> {
+        let waiting = self.waiting.iter_mut().filter(|queue| !queue.is_empty());
+        waiting.min_by_key(|queue| queue.front().map(|(number, _)| *number))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.iter().all(VecDeque::is_empty)
+    }
 }
 
 impl Job {
@@ -36,6 +91,24 @@ impl Job {
         match self {
             Self::Submit(submit, _) => Item::Submit(submit),
             Self::Commit(commit, _) => Item::Commit(commit),
+        }
+    }
+
+    fn sort(&self) -> Sort {
+        match self {
+            Self::Submit(submit, _) => match submit.messages.as_slice() {
+                [one] if submit.stretch.is_none() && is_lone_start(one) => Sort::Start,
+                _ => Sort::Other,
+            },
+            Self::Commit(commit, _) => {
+                let changes = &commit.changes;
+                let is_short = changes.outgoing.is_empty()
+                    && changes.consumed.is_empty()
+                    && changes.next.is_none()
+                    && commit.transaction.is_none();
+                let stays = commit.hold == Hold::Keep || changes.summary.status.is_terminal();
+                if is_short && stays { Sort::Append } else { Sort::Other }
+            }
         }
     }
 
@@ -53,23 +126,22 @@ impl Job {
         }
     }
 
-    /// Answers. Nobody may wait for it any longer.
     fn fail(self, error: Error) {
         match self {
-            Self::Submit(_, tell) => drop(tell.send(Err(error))),
-            Self::Commit(_, tell) => drop(tell.send(Err(error))),
+            Self::Submit(_, reply) => reply.send(Err(error)),
+            Self::Commit(_, reply) => reply.send(Err(error)),
         }
     }
 
     fn tell(self, decided: Decided) {
         match (self, decided) {
-            (Self::Submit(_, tell), Decided::Put(put)) => {
+            (Self::Submit(_, reply), Decided::Put(put)) => {
                 let submitted = [put.into_submitted()].into_iter().collect();
-                drop(tell.send(Ok(submitted)));
+                reply.send(Ok(submitted));
             }
-            (Self::Commit(_, tell), Decided::Outcome(outcome)) => drop(tell.send(Ok(outcome))),
-            (Self::Commit(_, tell), Decided::Committed(_, committed)) => {
-                drop(tell.send(Ok(CommitOutcome::Committed(committed))));
+            (Self::Commit(_, reply), Decided::Outcome(outcome)) => reply.send(Ok(outcome)),
+            (Self::Commit(_, reply), Decided::Committed(_, committed)) => {
+                reply.send(Ok(CommitOutcome::Committed(committed)));
             }
             (job, _) => {
                 let what = "an operation got the answer of another".to_owned();
@@ -77,6 +149,11 @@ impl Job {
             }
         }
     }
+}
+
+/// Whether a message is a start that touches nothing but its own rows.
+fn is_lone_start(message: &Message) -> bool {
+    matches!(&message.body, Body::Start(start) if start.parent.is_none() && start.tags.is_empty())
 }
 
 /// What operations of one batch must not share.
@@ -90,8 +167,12 @@ impl Taken {
     /// Whether an operation can be added to the batch: it changes other rows and sends other
     /// messages, so that the written rows name the written operations.
     fn adds(&mut self, job: &Job) -> bool {
+        if job.sort() == Sort::Start {
+            // Of two starts of one id, one is written, and the other one is decided anew.
+            return true;
+        }
         let item = job.item();
-        let named = |message: &abide_core::Message| (message.to.clone(), message.id.clone());
+        let named = |message: &Message| (message.to.clone(), message.id.clone());
         if let Job::Commit(commit, _) = job
             && self.keys.contains(&commit.key.0)
         {
@@ -110,26 +191,28 @@ impl Taken {
 
 impl Batcher {
     pub(crate) fn put(&self, job: Job) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(job);
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).put(job);
         self.rung.notify_one();
     }
 
     /// Takes the operations that can travel together. The others keep their order.
     fn take(&self, count_max: usize) -> Vec<Job> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut taken, mut batch, mut left) = (Taken::default(), Vec::new(), VecDeque::new());
-        while batch.len() < count_max
-            && let Some(job) = queue.pop_front()
-        {
-            if taken.adds(&job) {
-                batch.push(job);
-            } else {
-                left.push_back(job);
+        if let Some(queue) = queues.longest() {
+            while batch.len() < count_max
+                && let Some((number, job)) = queue.pop_front()
+            {
+                if taken.adds(&job) {
+                    batch.push(job);
+                } else {
+                    left.push_back((number, job));
+                }
             }
+            left.append(queue);
+            *queue = left;
         }
-        left.append(&mut queue);
-        *queue = left;
-        if !queue.is_empty() {
+        if !queues.is_empty() {
             self.rung.notify_one();
         }
         batch
@@ -160,15 +243,15 @@ fn start_alone(shared: &Arc<Shared>, job: Job) {
         let attempt_count_max = shared.options.attempt_count_max;
         let what = job.what();
         match job {
-            Job::Submit(submit, tell) => {
+            Job::Submit(submit, reply) => {
                 let answer =
                     repeated(attempt_count_max, what, || apply::submit_alone(&shared, &submit)).await;
-                let _ = tell.send(answer);
+                reply.send(answer);
             }
-            Job::Commit(commit, tell) => {
+            Job::Commit(commit, reply) => {
                 let answer =
                     repeated(attempt_count_max, what, || apply::commit_alone(&shared, &commit)).await;
-                let _ = tell.send(answer);
+                reply.send(answer);
             }
         }
     });
@@ -190,32 +273,31 @@ pub(crate) async fn repeated<T, F: Future<Output = std::result::Result<T, Stop>>
     }
 }
 
-/// Carries out a batch. When something in it is disturbed as a whole, each operation is tried on
-/// its own, so that none harms its neighbours.
-async fn run(shared: &Arc<Shared>, jobs: Vec<Job>) {
-    match attempt(shared, jobs, false).await {
-        Attempted { left, stop: None } => {
-            for job in left {
-                run_one(shared, job).await;
-            }
+/// Carries out a batch. At first most of what it finds is guessed. Operations with a wrong guess
+/// are decided anew with everything that they depend on. When something disturbs the whole batch,
+/// each operation is tried on its own, so that none harms its neighbours.
+async fn run(shared: &Arc<Shared>, mut jobs: Vec<Job>) {
+    let first = match jobs.as_slice() {
+        [one] if one.sort() == Sort::Start => Haste::Alone,
+        _ => Haste::Swift,
+    };
+    for haste in [first, Haste::Plain] {
+        let Attempted { left, stop } = attempt(shared, jobs, haste).await;
+        match stop {
+            Some(stop) if !stop.is_race() && !stop.is_unreadable() => return fail_all(left, stop),
+            _ if left.is_empty() => return,
+            _ => jobs = left,
         }
-        Attempted { left, stop: Some(stop) } => {
-            let is_hopeless = !stop.is_race() && !stop.is_unreadable();
-            if is_hopeless {
-                fail_all(left, stop);
-            } else {
-                for job in left {
-                    run_one(shared, job).await;
-                }
-            }
-        }
+    }
+    for job in jobs {
+        run_one(shared, job).await;
     }
 }
 
 async fn run_one(shared: &Arc<Shared>, job: Job) {
     let mut jobs = vec![job];
     for _ in 1..shared.options.attempt_count_max {
-        let Attempted { left, stop } = attempt(shared, jobs, true).await;
+        let Attempted { left, stop } = attempt(shared, jobs, Haste::Careful).await;
         match stop {
             Some(stop) if !stop.is_race() => return fail_all(left, stop),
             _ if left.is_empty() => return,
@@ -271,13 +353,13 @@ struct Draft {
     news: Vec<News>,
 }
 
-async fn attempt(shared: &Arc<Shared>, jobs: Vec<Job>, is_careful: bool) -> Attempted {
+async fn attempt(shared: &Arc<Shared>, jobs: Vec<Job>, haste: Haste) -> Attempted {
     let connection = match shared.pool.take().await {
         Ok(connection) => connection,
         Err(stop) => return Attempted { left: jobs, stop: Some(stop) },
     };
     let now = shared.now();
-    let (mut facts, asked) = match asked(shared, &connection, &jobs, (is_careful, now)).await {
+    let (mut facts, asked) = match asked(shared, &connection, &jobs, (haste, now)).await {
         Ok(known) => known,
         Err(stop) => {
             // Nothing was written yet.
@@ -288,15 +370,16 @@ async fn attempt(shared: &Arc<Shared>, jobs: Vec<Job>, is_careful: bool) -> Atte
     };
     let (mut sheet, mut drafts, mut left) = (Sheet::default(), Vec::new(), Vec::new());
     for (job, asked) in jobs.into_iter().zip(&asked) {
-        let (mut own, mut news) = (Sheet::default(), Vec::new());
+        let is_unseen = haste == Haste::Alone;
+        let (mut own, mut news) = (Sheet { is_unseen, ..Sheet::default() }, Vec::new());
         let mut desk = Desk { shared, facts: &mut facts, sheet: &mut own, news: &mut news, now };
-        match job.item().decide(&mut desk, asked, is_careful) {
+        match job.item().decide(&mut desk, asked, haste) {
             Ok(decided) => {
                 sheet.append(own);
                 drafts.push(Draft { job, decided, news });
             }
             Err(Stop::Alone) => start_alone(shared, job),
-            Err(stop) if stop.is_race() => left.push(job),
+            Err(stop) if stop.is_race() || asked.iter().any(Asked::is_guess) => left.push(job),
             Err(stop) => {
                 let error = stop.told(job.what(), Kind::Reads);
                 job.fail(error);
@@ -310,16 +393,17 @@ async fn asked(
     shared: &Shared,
     connection: &Connection,
     jobs: &[Job],
-    (is_careful, now): (bool, Timestamp),
+    (haste, now): (Haste, Timestamp),
 ) -> std::result::Result<(Facts, Vec<Vec<Asked>>), Stop> {
     let mut questions = Questions::default();
+    questions.haste = haste;
     let mut asked = Vec::new();
     for job in jobs {
         let item = job.item();
         apply::intern(shared, connection, apply::routes_of(shared, item.messages())).await?;
-        asked.push(item.ask(shared, &mut questions, is_careful));
+        asked.push(item.ask(shared, &mut questions));
     }
-    Ok((questions.answer(connection, now).await?, asked))
+    Ok((questions.answer(shared, connection, now).await?, asked))
 }
 
 async fn write(
@@ -346,7 +430,7 @@ async fn write(
         draft.job.tell(draft.decided);
     }
     shared.board.tell(told);
-    match apply::fenced_of(connection, &missed.iter().map(Job::item).collect::<Vec<_>>(), now).await {
+    match apply::fenced_of(shared, connection, &missed.iter().map(Job::item).collect::<Vec<_>>(), now).await {
         Ok(mut outcomes) => {
             for job in missed {
                 let key = job.order();

@@ -87,6 +87,12 @@ impl Board {
         self.lock().sessions.entry(session).or_default().ability = Some(Arc::new(ability));
     }
 
+    /// Returns what a session of this process said when it was registered, if it is not over.
+    pub(crate) fn ability(&self, session: SessionId) -> Option<Arc<Ability>> {
+        let desks = self.lock();
+        desks.sessions.get(&session).filter(|desk| !desk.is_over)?.ability.clone()
+    }
+
     /// Ends the waits of a session that is over.
     pub(crate) fn end(&self, session: SessionId) {
         let woken = {

@@ -1,6 +1,7 @@
 //! What a batch of operations has to know before it is decided.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use abide_core::{Ability, Address, LeaseRow, SessionId, Sort, Timestamp, codec};
 use tokio_postgres::Row;
@@ -8,6 +9,7 @@ use tokio_postgres::Row;
 use crate::connection::Connection;
 use crate::error::Stop;
 use crate::rows;
+use crate::shared::Shared;
 use crate::sql;
 use crate::target::{Question, Target};
 
@@ -23,6 +25,29 @@ pub(crate) struct Questions {
     pub(crate) offers: BTreeSet<SessionId>,
     /// How many executions may be created.
     pub(crate) key_count: i64,
+    pub(crate) haste: Haste,
+}
+
+/// How much is looked at before an operation is decided. The writing statement checks every guess,
+/// so a wrong one writes nothing, and the operation is decided anew with less haste.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// Everything that the decision depends on, and what the statement would find out.
+    Careful,
+    /// What the decision depends on.
+    #[default]
+    Plain,
+    /// As little as possible: a start finds no execution, and its session is as it was registered.
+    Swift,
+    /// Also nothing is ready before the only start. The statement that writes looks.
+    Alone,
+}
+
+impl Haste {
+    /// Whether starts are taken to find nothing.
+    pub(crate) fn guesses(self) -> bool {
+        matches!(self, Self::Swift | Self::Alone)
+    }
 }
 
 impl Questions {
@@ -38,13 +63,18 @@ impl Questions {
 
     /// Reads the answers. The statements are sent one behind the other, and each sees a moment of
     /// its own: nothing relies on two of them agreeing.
-    pub(crate) async fn answer(&self, connection: &Connection, now: Timestamp) -> Result<Facts, Stop> {
+    pub(crate) async fn answer(
+        &self,
+        shared: &Shared,
+        connection: &Connection,
+        now: Timestamp,
+    ) -> Result<Facts, Stop> {
         let (targets, committers, heads, offers, keys) = tokio::join!(
             self.find(connection),
             self.committers(connection, now),
             self.heads(connection),
-            self.offers(connection, now),
-            self.keys(connection),
+            self.offers(shared, connection, now),
+            self.keys(shared, connection, now),
         );
         Ok(Facts { targets: targets?, committers: committers?, heads: heads?, offers: offers?, keys: keys? })
     }
@@ -94,32 +124,46 @@ impl Questions {
 
     async fn offers(
         &self,
+        shared: &Shared,
         connection: &Connection,
         now: Timestamp,
-    ) -> Result<HashMap<SessionId, Ability>, Stop> {
-        if self.offers.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let sessions: Vec<i64> = self.offers.iter().map(|session| rows::integer(session.0)).collect();
+    ) -> Result<HashMap<SessionId, Arc<Ability>>, Stop> {
         let mut able = HashMap::new();
+        if self.haste.guesses() {
+            let known = |session: &SessionId| Some((*session, shared.board.ability(*session)?));
+            able.extend(self.offers.iter().filter_map(known));
+        }
+        let unknown = self.offers.iter().filter(|session| !able.contains_key(session));
+        let sessions: Vec<i64> = unknown.map(|session| rows::integer(session.0)).collect();
+        if sessions.is_empty() {
+            return Ok(able);
+        }
         for row in connection.rows(sql::OFFERS, &[&now.as_micros(), &sessions]).await? {
             let (id, ability, is_live): (i64, Vec<u8>, bool) =
                 (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
             // Nothing is born to a session whose ability cannot be read: it has to claim.
             if let (true, Ok(ability)) = (is_live, codec::decode(&ability)) {
-                able.insert(SessionId(rows::unsigned(id)), ability);
+                able.insert(SessionId(rows::unsigned(id)), Arc::new(ability));
             }
         }
         Ok(able)
     }
 
-    async fn keys(&self, connection: &Connection) -> Result<Vec<i64>, Stop> {
+    async fn keys(&self, shared: &Shared, connection: &Connection, now: Timestamp) -> Result<Vec<i64>, Stop> {
         if self.key_count == 0 {
             return Ok(Vec::new());
         }
-        let rows = connection.rows(sql::KEYS, &[&self.key_count]).await?;
+        let mut keys = match shared.stash.take(self.key_count, now) {
+            Ok(keys) => keys,
+            Err(missing) => {
+                let rows = connection.rows(sql::KEYS, &[&missing]).await?;
+                let drawn = rows.iter().map(|row| Ok(row.try_get(0)?)).collect::<Result<_, Stop>>()?;
+                shared.stash.keep(drawn, self.key_count, now)
+            }
+        };
         // They are taken from the end.
-        rows.iter().rev().map(|row| Ok(row.try_get(0)?)).collect()
+        keys.reverse();
+        Ok(keys)
     }
 }
 
@@ -131,7 +175,7 @@ pub(crate) struct Facts {
     /// The best rank among the ready executions of a route.
     pub(crate) heads: HashMap<i32, i32>,
     /// The abilities of sessions that are live.
-    pub(crate) offers: HashMap<SessionId, Ability>,
+    pub(crate) offers: HashMap<SessionId, Arc<Ability>>,
     pub(crate) keys: Vec<i64>,
 }
 

@@ -62,7 +62,7 @@ impl State {
 }
 
 /// An operation that is under way.
-struct Visit(Arc<State>);
+pub(crate) struct Visit(Arc<State>);
 
 impl Drop for Visit {
     fn drop(&mut self) {
@@ -89,19 +89,22 @@ impl Gate {
         Ok(Self { handle, state: Arc::default(), stop, thread: Mutex::new(Some(thread)) })
     }
 
+    /// Lets an operation in, unless the store is closed.
+    pub(crate) fn enter(&self) -> Option<Visit> {
+        let mut inside = self.state.lock();
+        if inside.is_closed {
+            return None;
+        }
+        inside.count += 1;
+        Some(Visit(Arc::clone(&self.state)))
+    }
+
     /// Starts an operation. It goes on when its answer is dropped.
     pub(crate) fn answer<T: Send + 'static>(
         &self,
         operation: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Answer<T> {
-        {
-            let mut inside = self.state.lock();
-            if inside.is_closed {
-                return Answer::ready(Err(Error::Closed));
-            }
-            inside.count += 1;
-        }
-        let visit = Visit(Arc::clone(&self.state));
+        let Some(visit) = self.enter() else { return Answer::ready(Err(Error::Closed)) };
         let (tell, told) = oneshot::channel();
         self.start(async move {
             let answer = operation.await;

@@ -36,6 +36,7 @@ mod seal;
 mod shared;
 mod sheet;
 mod sql;
+mod stash;
 mod statements;
 mod step_connection;
 mod step_error;

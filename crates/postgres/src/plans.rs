@@ -33,7 +33,8 @@ macro_rules! statements {
     };
 }
 
-/// The statements that read or write the store's tables. `APPLY` has a test of its own.
+/// The statements that read or write the store's tables. Those that write sheets are tried with
+/// sheets.
 const STATEMENTS: &[(&str, &str)] = &statements![
     PROMOTE LEASE_FEW LEASE_MANY GIVE_BACK LEASES_OF_REQUEST MORE NEXT_WAKE CARE_NEXT CARE_LOOK CARE_LEASE
     CARE_LATER MAIL LEASED KEYS TARGETS COMMITTERS COMMITTER_LOCK LAST_RECORD HEADS OFFERS ROUTES_NEW
@@ -48,7 +49,8 @@ const STATEMENTS: &[(&str, &str)] = &statements![
 
 /// Statements that touch no table, and one that reads all of them: `verify` looks for rows that
 /// belong to nothing.
-const OTHERS: &[&str] = &["APPLY", "LISTEN", "NOTIFY", "BACKEND", "VERIFY_ORPHANS"];
+const OTHERS: &[&str] =
+    &["APPLY", "APPENDS", "ENDS", "STARTS", "LISTEN", "NOTIFY", "BACKEND", "VERIFY_ORPHANS"];
 
 /// A claim as one would write it first: it joins two tables, and has its limit in a parameter.
 const NAIVE_CLAIM: &str = "
@@ -150,37 +152,64 @@ async fn cost_of(connection: &Connection, run: impl AsyncFn()) -> Cost {
 fn sheet() -> Sheet {
     let mut sheet = Sheet::default();
     for key in 1..=COUNT {
-        let message = ["m ", &key.to_string()].concat();
-        sheet.updates.push(Update {
-            key,
-            epoch: key,
-            version: key,
-            session: key,
-            version_step: 1,
-            run_step: 0,
-            status: 1,
-            listens: 2,
-            wake_at: None,
-            care_at: None,
-            keeps_care: false,
-            keeps_lease: key % 2 == 0,
-            ends_suspicion: false,
-            finished_at: None,
-            clears: key % 2 == 1,
-            summary: Some(Vec::new()),
-            state: Some(Vec::new()),
-        });
-        let (execution, gate) = (key, key);
-        let (run, run_step, at) = (None, 0, 0);
-        sheet.journal.push(JournalRow { execution, gate, run, run_step, seq: 9, count: 1, body: Vec::new() });
-        sheet.feed.push(FeedRow { execution, gate, run, run_step, at, happening: 1, is_end: false });
+        let (execution, message) = (key, ["m ", &key.to_string()].concat());
+        commit(&mut sheet, key, key % 2 == 0);
+        item(&mut sheet, key);
         sheet.consumed.push(ConsumedRow { execution, strict: true, id: message.clone() });
         sheet.wakes_seen.push(SeenRow { execution, message: message.clone() });
         sheet.cares_seen.push(SeenRow { execution, message });
         message_to(&mut sheet, key + 1_000);
         newborn(&mut sheet, key + 10 * FULL);
+        sheet.tags.push(TagRow {
+            execution: key + 10 * FULL,
+            key: "customer".to_owned(),
+            value: "new".to_owned(),
+        });
     }
     sheet
+}
+
+/// What the lean statements write, for the first executions.
+fn lean_sheets() -> [(&'static str, Sheet); 3] {
+    let mut sheets = [Sheet::default(), Sheet::default(), Sheet { is_unseen: true, ..Sheet::default() }];
+    let [appends, ends, starts] = &mut sheets;
+    for key in 1..=COUNT {
+        commit(appends, key, true);
+        commit(ends, key, key % 2 == 0);
+        item(ends, key);
+        newborn(starts, key + 20 * FULL);
+    }
+    let [appends, ends, starts] = sheets;
+    [("APPENDS", appends), ("ENDS", ends), ("STARTS", starts)]
+}
+
+fn commit(sheet: &mut Sheet, key: i64, keeps: bool) {
+    sheet.updates.push(Update {
+        key,
+        epoch: key,
+        version: key,
+        session: key,
+        version_step: 1,
+        run_step: 0,
+        status: 1,
+        listens: 2,
+        wake_at: None,
+        care_at: None,
+        keeps_care: keeps,
+        keeps_lease: keeps,
+        ends_suspicion: false,
+        finished_at: None,
+        clears: !keeps,
+        summary: Some(Vec::new()),
+        state: Some(Vec::new()),
+    });
+    let (execution, gate, run, run_step) = (key, key, None, 0);
+    sheet.journal.push(JournalRow { execution, gate, run, run_step, seq: 9, count: 1, body: Vec::new() });
+}
+
+fn item(sheet: &mut Sheet, execution: i64) {
+    let (gate, run, run_step, at) = (execution, None, 0, 0);
+    sheet.feed.push(FeedRow { execution, gate, run, run_step, at, happening: 1, is_end: false });
 }
 
 fn message_to(sheet: &mut Sheet, execution: i64) {
@@ -215,11 +244,9 @@ fn newborn(sheet: &mut Sheet, key: i64) {
         summary: Vec::new(),
         state: Vec::new(),
     });
-    sheet.tags.push(TagRow { execution: key, key: "customer".to_owned(), value: "new".to_owned() });
 }
 
-async fn cost_of_apply(connection: &Connection) -> Cost {
-    let sheet = sheet();
+async fn cost_of_sheet(connection: &Connection, sheet: &Sheet) -> Cost {
     let run = async || {
         sheet.write(connection, 1).await.expect("it is written");
     };
@@ -238,6 +265,11 @@ fn slow_statements(count: i64) -> Vec<String> {
         connection.run(sql::BEGIN).await.expect("a transaction begins");
         let _ = sheet().write(&connection, 1).await;
         connection.run(sql::ROLLBACK).await.expect("a transaction ends");
+        for (name, sheet) in lean_sheets() {
+            connection.run(sql::BEGIN).await.expect("a transaction begins");
+            sheet.write(&connection, 1).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            connection.run(sql::ROLLBACK).await.expect("a transaction ends");
+        }
     });
     crowd.grow(count + 1, FULL);
     crowd.wait(async {
@@ -252,7 +284,10 @@ fn slow_statements(count: i64) -> Vec<String> {
         for (name, text) in STATEMENTS {
             judge(name, cost(&connection, name, text).await);
         }
-        judge("APPLY", cost_of_apply(&connection).await);
+        judge("APPLY", cost_of_sheet(&connection, &sheet()).await);
+        for (name, sheet) in lean_sheets() {
+            judge(name, cost_of_sheet(&connection, &sheet).await);
+        }
         slow
     })
 }
@@ -294,6 +329,7 @@ fn no_statement_is_left_out() {
         include_str!("sql/apply.rs"),
         include_str!("sql/claim.rs"),
         include_str!("sql/facts.rs"),
+        include_str!("sql/lean.rs"),
         include_str!("sql/sessions.rs"),
         include_str!("sql/verify.rs"),
         include_str!("sql/view.rs"),

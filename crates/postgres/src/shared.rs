@@ -11,6 +11,7 @@ use crate::board::Board;
 use crate::horizon::Horizon;
 use crate::pool::Pool;
 use crate::routes::Routes;
+use crate::stash::Stash;
 
 pub(crate) struct Shared {
     pub(crate) pool: Pool,
@@ -21,6 +22,7 @@ pub(crate) struct Shared {
     pub(crate) horizon: Horizon,
     /// Leave to run a user's transaction, which keeps a connection for as long as the user wants.
     pub(crate) steps: Semaphore,
+    pub(crate) stash: Stash,
 }
 
 impl Shared {

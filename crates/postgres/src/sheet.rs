@@ -1,5 +1,7 @@
 //! The rows that a batch of operations writes, column by column, as `sql::APPLY` takes them.
 
+mod lean;
+
 use std::collections::HashSet;
 
 use tokio_postgres::types::ToSql;
@@ -210,6 +212,8 @@ pub(crate) struct Sheet {
     pub(crate) cares: Cares,
     pub(crate) cares_seen: Seen,
     pub(crate) tags: Tags,
+    /// Whether newborns are leased without a look at the queue before them.
+    pub(crate) is_unseen: bool,
 }
 
 /// The rows that were written.
@@ -243,12 +247,20 @@ impl Sheet {
         self.cares.append(later.cares);
         self.cares_seen.append(later.cares_seen);
         self.tags.append(later.tags);
+        self.is_unseen |= later.is_unseen;
     }
 
     /// Writes the rows, at `now`.
     pub(crate) async fn write(&self, connection: &Connection, now: i64) -> Result<Written, Stop> {
         if self.is_empty() {
             return Ok(Written::default());
+        }
+        if let Some(written) = self.write_lean(connection, now).await? {
+            return Ok(written);
+        }
+        if self.is_unseen {
+            // Only the lean statement looks.
+            return Err(Stop::Raced);
         }
         let mut parameters: Vec<Parameter<'_>> = vec![&now];
         self.updates.bind(&mut parameters);

@@ -7,12 +7,12 @@ use abide_core::SessionId;
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
     Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
-    Registered, Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, Verification, View, Worker,
-    WorkerRow, Workers,
+    Registered, Retire, Snapshot, Store, Submissions, Submit, Trouble, Verification, View, Worker, WorkerRow,
+    Workers,
 };
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 
-use crate::batcher::{Batcher, Job, repeated};
+use crate::batcher::{Batcher, Job, Reply, repeated};
 use crate::board::Board;
 use crate::error::{Kind, Stop};
 use crate::gate::Gate;
@@ -20,6 +20,7 @@ use crate::horizon::Horizon;
 use crate::pool::Pool;
 use crate::routes::Routes;
 use crate::shared::Shared;
+use crate::stash::Stash;
 use crate::url::Place;
 use crate::{Migration, OpenError, Options, apply, follower, schema, verify, view};
 
@@ -36,11 +37,7 @@ impl PostgresStore {
     /// and `listen=off` says that the server's notices do not come through.
     ///
     /// It blocks until the schema is ready. Call it where that is allowed.
-    pub fn open(
-        url: &str,
-        clock: Arc<dyn Clock>,
-        options: Options,
-    ) -> std::result::Result<Arc<Self>, OpenError> {
+    pub fn open(url: &str, clock: Arc<dyn Clock>, options: Options) -> Result<Arc<Self>, OpenError> {
         let place = Place::parse(url, options.connect_ms_max)?;
         let gate = Gate::open().map_err(OpenError::Thread)?;
         let (tell, told) = std::sync::mpsc::sync_channel(1);
@@ -64,6 +61,7 @@ impl PostgresStore {
             board: Arc::new(Board::new(options.notice_count_max)),
             horizon: Horizon::default(),
             steps: Semaphore::new(options.transaction_count()),
+            stash: Stash::default(),
             options,
         });
         let batcher = Arc::new(Batcher::default());
@@ -93,7 +91,7 @@ impl PostgresStore {
     ) -> Answer<T>
     where
         T: Send + 'static,
-        F: Future<Output = std::result::Result<T, Stop>> + Send + 'static,
+        F: Future<Output = Result<T, Stop>> + Send + 'static,
     {
         let shared = Arc::clone(&self.shared);
         let attempt_count_max = shared.options.attempt_count_max;
@@ -105,16 +103,18 @@ impl PostgresStore {
     fn read<T, F>(&self, what: &'static str, operation: impl FnOnce(Arc<Shared>) -> F) -> Answer<T>
     where
         T: Send + 'static,
-        F: Future<Output = std::result::Result<T, Stop>> + Send + 'static,
+        F: Future<Output = Result<T, Stop>> + Send + 'static,
     {
         let answer = operation(Arc::clone(&self.shared));
         self.gate.answer(async move { answer.await.map_err(|stop| stop.told(what, Kind::Reads)) })
     }
 
-    fn queue<T: Send + 'static>(&self, job: Job, told: oneshot::Receiver<Result<T>>) -> Answer<T> {
-        let batcher = Arc::clone(&self.batcher);
-        self.gate.answer(async move {
-            batcher.put(job);
+    /// Lines an operation up behind the others, on the thread of its caller.
+    fn queue<T: Send + 'static>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Answer<T> {
+        let Some(visit) = self.gate.enter() else { return Answer::ready(Err(Error::Closed)) };
+        let (reply, told) = Reply::new(visit);
+        self.batcher.put(job(reply));
+        Answer::new(async move {
             told.await.unwrap_or_else(|source| {
                 Err(Error::Indeterminate { what: "operation", source: source.into() })
             })
@@ -148,8 +148,7 @@ impl Store for PostgresStore {
         if submit.messages.is_empty() {
             return self.gate.answer(async { Ok(Submissions::new()) });
         }
-        let (tell, told) = oneshot::channel();
-        self.queue(Job::Submit(submit, tell), told)
+        self.queue(|reply| Job::Submit(submit, reply))
     }
 
     fn claim(&self, claim: Claim) -> Answer<Claimed> {
@@ -161,8 +160,7 @@ impl Store for PostgresStore {
     }
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
-        let (tell, told) = oneshot::channel();
-        self.queue(Job::Commit(Box::new(commit), tell), told)
+        self.queue(|reply| Job::Commit(Box::new(commit), reply))
     }
 
     fn set_aside(&self, aside: Aside) -> Answer<()> {

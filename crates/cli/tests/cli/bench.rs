@@ -47,7 +47,7 @@ fn a_benchmark_on_a_server_leaves_no_schema() {
     assert!(of("statements") >= 1.0 && of("bytes") > 100.0, "a step is written: {counted}");
     let listed = abide(&["list", "--store", &store]);
     assert_eq!(listed.code, 5, "{listed:?}");
-    assert!(listed.stderr.contains("there is no store"), "{listed:?}");
+    assert!(listed.stderr.contains("there is no schema"), "{listed:?}");
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl<'a> Work<'a> {
             .iter()
             .map(|message| letter::ask(self.shared, &mut questions, message, origin.offer))
             .collect();
-        let mut facts = questions.answer(&self.connection, self.now).await?;
+        let mut facts = questions.answer(self.shared, &self.connection, self.now).await?;
         let mut sheet = Sheet::default();
         let mut desk = self.desk(&mut facts, &mut sheet);
         let mut puts = Vec::new();
@@ -234,7 +234,7 @@ impl<'a> Work<'a> {
         let key = rows::integer(commit.key.0);
         let mut questions = Questions::default();
         questions.committers.push((key, commit.lease.session, true));
-        let mut facts = questions.answer(&self.connection, self.now).await?;
+        let mut facts = questions.answer(self.shared, &self.connection, self.now).await?;
         Ok(facts.committers.remove(&key))
     }
 

@@ -12,7 +12,7 @@ use super::letter::{self, Asked, Desk, Origin, Put};
 use crate::board::News;
 use crate::connection::Connection;
 use crate::error::Stop;
-use crate::facts::{Committer, Questions};
+use crate::facts::{Committer, Haste, Questions};
 use crate::rows;
 use crate::seal::sealed;
 use crate::shared::Shared;
@@ -59,7 +59,8 @@ impl Item<'_> {
 
     /// Asks for what the decision depends on. A commit that only appends and reads asks nothing:
     /// its update checks the lease, and that each message was unread.
-    pub(crate) fn ask(&self, shared: &Shared, questions: &mut Questions, is_careful: bool) -> Vec<Asked> {
+    pub(crate) fn ask(&self, shared: &Shared, questions: &mut Questions) -> Vec<Asked> {
+        let is_careful = questions.haste == Haste::Careful;
         match self {
             Self::Submit(submit) => submit
                 .messages
@@ -79,18 +80,13 @@ impl Item<'_> {
         }
     }
 
-    pub(crate) fn decide(
-        &self,
-        desk: &mut Desk<'_>,
-        asked: &[Asked],
-        is_careful: bool,
-    ) -> Result<Decided, Stop> {
+    pub(crate) fn decide(&self, desk: &mut Desk<'_>, asked: &[Asked], haste: Haste) -> Result<Decided, Stop> {
         match self {
             Self::Submit(submit) => {
                 let origin = Origin { offer: submit.born_to, ..Origin::default() };
                 desk.put(&submit.messages[0], &asked[0], origin).map(Decided::Put)
             }
-            Self::Commit(commit) => desk.commit(commit, asked, is_careful),
+            Self::Commit(commit) => desk.commit(commit, asked, haste == Haste::Careful),
         }
     }
 }
@@ -334,6 +330,7 @@ pub(super) fn unsupported(what: impl Into<String>) -> Stop {
 
 /// Returns why commits were not written, by key. One that could be written now is left out.
 pub(crate) async fn fenced_of(
+    shared: &Shared,
     connection: &Connection,
     items: &[Item<'_>],
     now: Timestamp,
@@ -347,7 +344,7 @@ pub(crate) async fn fenced_of(
     for commit in &commits {
         questions.committers.push((rows::integer(commit.key.0), commit.lease.session, false));
     }
-    let facts = questions.answer(connection, now).await?;
+    let facts = questions.answer(shared, connection, now).await?;
     let outcome = |commit: &&Commit| {
         let found = facts.committers.get(&rows::integer(commit.key.0));
         Some((commit.key.0, fenced(commit, found)?))

@@ -48,7 +48,7 @@ impl Work<'_> {
         questions.key_count = 1;
         let parent = letter::parent_address(address, began.start);
         let parent = parent.map(|parent| questions.ask(Question::of_address(parent)));
-        let mut facts = questions.answer(&self.connection, self.now).await?;
+        let mut facts = questions.answer(self.shared, &self.connection, self.now).await?;
         let key = facts.keys.pop().ok_or(Stop::Raced)?;
         let parent = parent.and_then(|parent| facts.targets[parent].as_ref()).map(|parent| parent.key);
         let sheet = self.imported(import, (key, parent))?;

@@ -13,7 +13,7 @@ use abide_store::{ExecutionKey, InboxPage, Leased, Opening, Record};
 use crate::board::News;
 use crate::connection::Connection;
 use crate::error::Stop;
-use crate::facts::{Facts, Questions};
+use crate::facts::{Facts, Haste, Questions};
 use crate::rows;
 use crate::shared::Shared;
 use crate::sheet::{Care, FeedRow, InboxRow, JournalRow, Newborn, RetryRow, Sheet, TagRow, Wake};
@@ -21,8 +21,16 @@ use crate::target::{Question, Target};
 
 /// A message, with the numbers of the questions that were asked for it.
 pub(crate) struct Asked {
-    target: usize,
+    /// Nothing for a start that is taken to find nothing.
+    target: Option<usize>,
     parent: Option<usize>,
+}
+
+impl Asked {
+    /// Whether the message is taken to find nothing.
+    pub(crate) fn is_guess(&self) -> bool {
+        self.target.is_none()
+    }
 }
 
 /// What goes with a message.
@@ -96,11 +104,16 @@ pub(crate) fn ask(
     message: &Message,
     offer: Option<SessionId>,
 ) -> Asked {
-    let target = questions.ask(Question::of(message));
-    let Body::Start(start) = &message.body else { return Asked { target, parent: None } };
+    let Body::Start(start) = &message.body else {
+        return Asked { target: Some(questions.ask(Question::of(message))), parent: None };
+    };
+    let is_looked_for = !questions.haste.guesses();
+    let target = is_looked_for.then(|| questions.ask(Question::of(message)));
     questions.key_count += 1;
     if let Some(session) = offer {
         questions.offers.insert(session);
+    }
+    if offer.is_some() && questions.haste != Haste::Alone {
         questions.heads.extend(shared.routes.number(&route_of(&message.to, start)));
     }
     let parent = parent_address(&message.to, start);
@@ -142,7 +155,8 @@ impl Desk<'_> {
     pub(crate) fn put(&mut self, message: &Message, asked: &Asked, origin: Origin) -> Result<Put, Stop> {
         check_text(message)?;
         let bounds = (self.shared.bounds(), self.now);
-        let target = &mut self.facts.targets[asked.target];
+        let mut nobody = None;
+        let target = asked.target.map_or(&mut nobody, |target| &mut self.facts.targets[target]);
         let intake = intake::admit(target.as_mut(), message, bounds)?;
         let Some(target) = target.clone() else {
             let Body::Start(start) = &message.body else {

@@ -6,6 +6,7 @@
 mod apply;
 mod claim;
 mod facts;
+mod lean;
 mod raw;
 mod schema;
 mod sessions;
@@ -16,6 +17,7 @@ mod view;
 pub(crate) use apply::*;
 pub(crate) use claim::*;
 pub(crate) use facts::*;
+pub(crate) use lean::*;
 pub(crate) use raw::*;
 pub(crate) use schema::*;
 pub(crate) use sessions::*;
