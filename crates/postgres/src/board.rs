@@ -10,6 +10,8 @@ use abide_core::{Ability, Epoch, Message, MessageId, Namespace, Refusal, Route, 
 use abide_store::{Error, ExecutionKey, Notice, Result};
 use tokio::sync::Notify;
 
+use crate::floors::{self, Floor, Floors, Line, Marks};
+
 /// Something that others may wait for.
 #[derive(Debug)]
 pub(crate) enum News {
@@ -17,6 +19,8 @@ pub(crate) enum News {
     Ready(Arc<Route>),
     /// An execution of this route has a timer.
     Timer(Arc<Route>),
+    /// A wake or a timer was written to a queue.
+    Queued(Line, Floor),
     /// A caretaker is to look at an execution of this namespace, now or later.
     Care(Namespace),
     /// A message arrived for what a session holds.
@@ -26,16 +30,34 @@ pub(crate) enum News {
 }
 
 /// What other processes are told. It says so little that any number of news is one line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word {
+    /// The first wake and timer of each line that was written to.
+    pub(crate) marks: Marks,
+    /// Whether there were too many marks to tell.
+    pub(crate) is_anywhere: bool,
     pub(crate) is_ready: bool,
     pub(crate) has_mail: bool,
     pub(crate) has_grown: bool,
 }
 
+/// The most lines that one word names.
+const MARK_COUNT_MAX: usize = 64;
+
+impl Word {
+    fn add(&mut self, marks: Marks) {
+        marks.into_iter().for_each(|(line, floor)| floors::mark(&mut self.marks, line, floor));
+        if self.marks.len() > MARK_COUNT_MAX {
+            self.marks.clear();
+            self.is_anywhere = true;
+        }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Board {
     desks: Mutex<Desks>,
+    pub(crate) floors: Floors,
     /// Rung when there is a word for other processes.
     pub(crate) outside: Notify,
 }
@@ -76,7 +98,8 @@ impl Desk {
 
 impl Board {
     pub(crate) fn new(count_max: usize) -> Self {
-        Self { desks: Mutex::new(Desks { count_max, ..Desks::default() }), outside: Notify::new() }
+        let desks = Mutex::new(Desks { count_max, ..Desks::default() });
+        Self { desks, floors: Floors::default(), outside: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Desks> {
@@ -111,10 +134,16 @@ impl Board {
         }
         let woken = {
             let mut desks = self.lock();
-            let mut woken = Vec::new();
+            let (mut woken, mut marks) = (Vec::new(), Marks::new());
             for one in news {
-                desks.put(one, &mut woken);
+                match one {
+                    News::Queued(line, floor) => floors::mark(&mut marks, line, floor),
+                    one => desks.put(one, &mut woken),
+                }
             }
+            // Before anybody is woken who claims.
+            self.floors.lower(&marks);
+            desks.word.add(marks);
             woken
         };
         self.outside.notify_one();
@@ -122,7 +151,11 @@ impl Board {
     }
 
     /// Notifies everybody here of a word from outside.
-    pub(crate) fn hear(&self, word: Word) {
+    pub(crate) fn hear(&self, word: &Word) {
+        self.floors.lower(&word.marks);
+        if word.is_anywhere {
+            self.floors.forget();
+        }
         let woken = {
             let mut desks = self.lock();
             let (mut woken, count_max) = (Vec::new(), desks.count_max);
@@ -202,6 +235,8 @@ impl Desks {
                 }
                 return;
             }
+            // The floors are lowered at once.
+            News::Queued(..) => return,
             News::Feed => {
                 self.word.has_grown = true;
                 self.growth += 1;

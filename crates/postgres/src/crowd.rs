@@ -68,7 +68,7 @@ FROM generate_series($1::BIGINT, $2::BIGINT) n
 WHERE n <= 16",
     "
 INSERT INTO sessions (
-    id, ns, name, ability, ttl_us, registered_at, expires_at, died, released, draining, beat_count, request
+    id, ns, name, ability, ttl_us, registered_at, expires_at, died, released, draining, beat_count, taken
 )
 SELECT n, 'default', 'worker', '', 1, 0, 1000000000, FALSE, FALSE, FALSE, 0, 0
 FROM generate_series($1::BIGINT, $2::BIGINT) n
@@ -162,15 +162,28 @@ impl Crowd {
     }
 
     /// Returns what `operation` touches on `connection`. It is undone.
-    #[expect(clippy::disallowed_methods, reason = "the test measures how long the server takes")]
     pub(crate) async fn touched(connection: &Connection, operation: impl Future<Output = ()>) -> Touched {
+        Self::counted(connection, operation, crate::sql::ROLLBACK).await
+    }
+
+    /// Returns what `operation` touches on `connection`.
+    pub(crate) async fn spent(connection: &Connection, operation: impl Future<Output = ()>) -> Touched {
+        Self::counted(connection, operation, crate::sql::COMMIT).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the test measures how long the server takes")]
+    async fn counted(
+        connection: &Connection,
+        operation: impl Future<Output = ()>,
+        end: &'static str,
+    ) -> Touched {
         connection.run(crate::sql::BEGIN).await.expect("a transaction begins");
         let before = counters(connection).await;
         let began = Instant::now();
         operation.await;
         let took = began.elapsed();
         let after = counters(connection).await;
-        connection.run(crate::sql::ROLLBACK).await.expect("a transaction ends");
+        connection.run(end).await.expect("a transaction ends");
         Touched { rows: after.0 - before.0, pages: after.1 - before.1, took }
     }
 }

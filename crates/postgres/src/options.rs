@@ -28,8 +28,6 @@ pub struct Options {
     pub transaction_count_max: usize,
     /// How often the process looks for changes that nobody told it.
     pub poll_ms: u64,
-    /// The most due timers that one claim makes ready.
-    pub due_count_max: usize,
     /// The most executions that one claim looks at for care.
     pub care_count_max: usize,
     /// The most executions that one page of a list looks at.
@@ -52,7 +50,6 @@ impl Default for Options {
             transaction_ms_max: 5_000,
             transaction_count_max: 3,
             poll_ms: 1_000,
-            due_count_max: 10_000,
             care_count_max: 10_000,
             list_scan_count_max: 20_000,
             create: true,

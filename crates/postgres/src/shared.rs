@@ -12,6 +12,7 @@ use crate::horizon::Horizon;
 use crate::pool::Pool;
 use crate::routes::Routes;
 use crate::stash::Stash;
+use crate::tallies::Tallies;
 
 pub(crate) struct Shared {
     pub(crate) pool: Pool,
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     /// Leave to run a user's transaction, which keeps a connection for as long as the user wants.
     pub(crate) steps: Semaphore,
     pub(crate) stash: Stash,
+    pub(crate) tallies: Tallies,
 }
 
 impl Shared {

@@ -21,6 +21,7 @@ use crate::pool::Pool;
 use crate::routes::Routes;
 use crate::shared::Shared;
 use crate::stash::Stash;
+use crate::tallies::Tallies;
 use crate::url::Place;
 use crate::{Migration, OpenError, Options, apply, follower, schema, verify, view};
 
@@ -62,6 +63,7 @@ impl PostgresStore {
             horizon: Horizon::default(),
             steps: Semaphore::new(options.transaction_count()),
             stash: Stash::default(),
+            tallies: Tallies::default(),
             options,
         });
         let batcher = Arc::new(Batcher::default());
@@ -77,7 +79,7 @@ impl PostgresStore {
 
     /// Brings the schema that a URL names to the version of this program, and makes it if there is
     /// none; if it is dry, only says what would be done. It blocks. Call it where that is allowed.
-    pub fn migrate(url: &str, is_dry: bool) -> std::result::Result<Migration, OpenError> {
+    pub fn migrate(url: &str, is_dry: bool) -> Result<Migration, OpenError> {
         let place = Place::parse(url, Options::default().connect_ms_max)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.map_err(OpenError::Thread)?.block_on(schema::bring(&place, is_dry))

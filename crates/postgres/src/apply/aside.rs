@@ -7,6 +7,7 @@ use super::session::{Released, release_locked};
 use crate::board::News;
 use crate::connection::Connection;
 use crate::error::Stop;
+use crate::floors::Marks;
 use crate::pool::Pooled;
 use crate::rows;
 use crate::shared::Shared;
@@ -35,20 +36,22 @@ pub(super) async fn set_aside_on(
     connection.begin(sql::BEGIN).await?;
     let locked = connection.rows(sql::LEASE_LOCK, &[&key, &epoch, &session]).await;
     let released = match locked {
-        Ok(locked) if locked.is_empty() => Ok(Vec::new()),
+        Ok(locked) if locked.is_empty() => Ok(Marks::new()),
         Ok(_) => {
             let released = Released { takeovers: 0, wake_at: Some(now.after(NEWER_PAUSE)) };
             release_locked(connection, &[key], &released, now).await
         }
         Err(stop) => Err(stop),
     };
-    let Ok(routes) = released else {
+    let Ok(marks) = released else {
         connection.undo().await;
         return released.map(|_| ());
     };
     connection.end(sql::COMMIT).await?;
+    let routes: Vec<i32> = marks.keys().map(|(route, _)| *route).collect();
     let routes = shared.routes.named(connection, &routes).await?;
-    shared.board.tell(routes.into_values().map(News::Timer).collect());
+    let queued = marks.into_iter().map(|(line, floor)| News::Queued(line, floor));
+    shared.board.tell(queued.chain(routes.into_values().map(News::Timer)).collect());
     Ok(())
 }
 

@@ -8,10 +8,14 @@ use std::sync::{Mutex, PoisonError};
 
 use abide_core::{Ability, MessageId, Refusal, SessionId, Timestamp, care, codec};
 use abide_store::{Aside, Claim, Claimed, ExecutionKey, Leased, Opening, Unreadable};
+use tokio_postgres::Row;
 
 use super::{aside, care as caretaking, leased, session};
+use crate::board::News;
 use crate::connection::Connection;
 use crate::error::Stop;
+use crate::floors::{self, Floor, Line, Marks, Walk};
+use crate::follower::survey;
 use crate::rows;
 use crate::shared::Shared;
 use crate::sheet::Parameter;
@@ -31,6 +35,8 @@ pub(super) struct Claimer<'a> {
     pub(super) request: i64,
     pub(super) ability: Ability,
     pub(super) now: Timestamp,
+    /// The queues that the session serves, from their floors.
+    walk: Walk<'a>,
     /// Leased executions that cannot be read.
     asides: Mutex<Vec<Aside>>,
 }
@@ -39,41 +45,69 @@ pub(crate) async fn claim(shared: &Shared, claim: &Claim) -> Result<Claimed, Sto
     let mut connection = shared.pool.take().await?;
     let now = shared.now();
     // Checked before the sweep: a claim of a dead session changes nothing (P6).
-    let (ability, last_request) = live(&connection, claim.session, now).await?;
+    let ability = live(&connection, claim.session, now).await?;
+    let last_request = last_request(shared, &connection, claim.session).await?;
     if claim.sweep {
         session::sweep(shared, &mut connection, now).await?;
     }
     let (session, request, asides) = (claim.session, rows::integer(claim.request), Mutex::default());
-    let claimer = Claimer { shared, connection: &connection, session, request, ability, now, asides };
-    let routes = shared.routes.served(&connection, &claimer.ability).await?;
-    let due_count = rows::limit(shared.options.due_count_max);
-    connection.change(sql::PROMOTE, &[&routes, &now.as_micros(), &due_count]).await?;
+    let routes = shared.routes.served(&connection, &ability).await?;
+    let walk = begin(shared, &connection, &routes).await?;
+    let claimer = Claimer { shared, connection: &connection, session, request, ability, now, walk, asides };
     let mut claimed = Claimed::default();
     if request > last_request {
-        claimed.leased = claimer.lease(&routes, claim.slots).await?;
+        shared.tallies.ask(session, request);
+        claimed.leased = claimer.lease(claim.slots).await?;
         claimed.care = caretaking::look_after(&claimer, claim.care_slots).await?;
     } else if request == last_request {
         claimer.repeat(&mut claimed).await?;
     }
     // An older request than the last returns no leases: nobody waits for its answer any more.
-    claimer.complete(&routes, claim.with_mail, &mut claimed).await?;
-    for aside in claimer.asides.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    claimer.complete(claim.with_mail, &mut claimed).await?;
+    let asides = std::mem::take(&mut *claimer.asides.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(claimer);
+    for aside in asides {
         aside::set_aside_on(shared, &mut connection, &aside).await?;
     }
     Ok(claimed)
 }
 
-/// Returns the ability of a session that may write, and the number of its last claim.
-async fn live(connection: &Connection, session: SessionId, now: Timestamp) -> Result<(Ability, i64), Stop> {
+/// Returns the number of the last claim of a session. This process knows it, unless another one has
+/// registered the session: then the leases say it.
+async fn last_request(shared: &Shared, connection: &Connection, session: SessionId) -> Result<i64, Stop> {
+    if let Some(request) = shared.tallies.last_request(session) {
+        return Ok(request);
+    }
+    let id = rows::integer(session.0);
+    Ok(connection.row(sql::LAST_REQUEST, &[&id]).await?.try_get(0)?)
+}
+
+/// Begins a walk through the queues of these routes. Those without floors are surveyed before.
+async fn begin<'a>(shared: &'a Shared, connection: &Connection, routes: &[i32]) -> Result<Walk<'a>, Stop> {
+    let floors = &shared.board.floors;
+    let unknown = floors.unknown(routes);
+    if !unknown.is_empty() {
+        match survey(connection, &unknown).await {
+            Ok(marks) => drop(floors.lower(&marks)),
+            Err(stop) => {
+                floors.forget();
+                return Err(stop);
+            }
+        }
+    }
+    Ok(floors.walk(routes))
+}
+
+/// Returns the ability of a session that may write.
+async fn live(connection: &Connection, session: SessionId, now: Timestamp) -> Result<Ability, Stop> {
     let id = rows::integer(session.0);
     let found = connection.maybe_row(sql::SESSION, &[&id, &now.as_micros()]).await?;
-    let Some(row) = found.filter(|row| row.get(2)) else {
+    let Some(row) = found.filter(|row| row.get(1)) else {
         return Err(Refusal::Unsupported { what: format!("session {session} is not live") }.into());
     };
     let ability: Vec<u8> = row.try_get(0)?;
-    let ability = codec::decode(&ability)
-        .map_err(|error| Stop::undecodable(format_args!("the ability of session {session}"), &error))?;
-    Ok((ability, row.try_get(1)?))
+    codec::decode(&ability)
+        .map_err(|error| Stop::undecodable(format_args!("the ability of session {session}"), &error))
 }
 
 impl Claimer<'_> {
@@ -84,12 +118,17 @@ impl Claimer<'_> {
     }
 
     /// Leases ready executions, up to the slots and to the size of a claim.
-    async fn lease(&self, routes: &[i32], slots: usize) -> Result<Vec<Leased>, Stop> {
+    async fn lease(&self, slots: usize) -> Result<Vec<Leased>, Stop> {
         let (mut all, mut size) = (Vec::new(), 0);
         let size_max = self.shared.options.page_bounds.claim_bytes_max;
         while all.len() < slots && size < size_max {
             let wanted = (slots - all.len()).min(MANY);
-            let keys = self.lease_some(routes, wanted).await?;
+            let leased = self.lease_some(wanted).await;
+            if all.is_empty() && leased.as_ref().is_err_and(Stop::is_race) {
+                // It was rolled back: a repetition may lease.
+                self.shared.tallies.ask(self.session, self.request - 1);
+            }
+            let keys = leased?;
             if keys.is_empty() {
                 break;
             }
@@ -111,11 +150,13 @@ impl Claimer<'_> {
         Ok(all)
     }
 
-    async fn lease_some(&self, routes: &[i32], count: usize) -> Result<Vec<i64>, Stop> {
+    async fn lease_some(&self, count: usize) -> Result<Vec<i64>, Stop> {
         let statement = if count <= FEW { sql::LEASE_FEW } else { sql::LEASE_MANY };
         let session = rows::integer(self.session.0);
         let (count, now, after) = (rows::limit(count), self.now.as_micros(), self.after_lease());
-        let parameters: [Parameter<'_>; 6] = [&session, &self.request, &routes, &count, &now, &after];
+        let Walk { routes, ranks, wakes, timers, .. } = &self.walk;
+        let parameters: [Parameter<'_>; 9] =
+            [&session, &self.request, routes, &count, &now, &after, ranks, wakes, timers];
         let leased = self.connection.rows(statement, &parameters).await?;
         leased.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
@@ -146,7 +187,11 @@ impl Claimer<'_> {
     async fn give_back(&self, keys: &[i64]) -> Result<(), Stop> {
         if !keys.is_empty() {
             let (session, now) = (rows::integer(self.session.0), self.now.as_micros());
-            self.connection.change(sql::GIVE_BACK, &[&session, &keys, &now]).await?;
+            let given = self.connection.rows(sql::GIVE_BACK, &[&session, &keys, &now]).await?;
+            let line = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
+            let lines: Vec<Line> = given.iter().map(line).collect::<Result<_, Stop>>()?;
+            let queued = lines.into_iter().map(|line| News::Queued(line, Floor::of_wake(now)));
+            self.shared.board.tell(queued.collect());
         }
         Ok(())
     }
@@ -167,19 +212,35 @@ impl Claimer<'_> {
         Ok(())
     }
 
+    /// Raises the floors to the fronts of the queues, and adds to the answer how it goes on.
+    fn arrive(&self, fronts: &[Row], claimed: &mut Claimed) -> Result<(), Stop> {
+        let mut marks = Marks::new();
+        for row in fronts {
+            let line: Line = (row.try_get(0)?, row.try_get(1)?);
+            let (wake, due, later): (Option<i64>, Option<i64>, Option<i64>) =
+                (row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
+            claimed.more |= wake.is_some() || due.is_some();
+            claimed.next_wake_at = Timestamp::sooner(claimed.next_wake_at, rows::timestamp(later));
+            let floor = wake.map_or(Floor::NOTHING, Floor::of_wake);
+            let timer = due.or(later).map_or(Floor::NOTHING, Floor::of_timer);
+            floors::mark(&mut marks, line, floor.or(timer));
+        }
+        self.walk.raise(&marks, self.now.as_micros());
+        Ok(())
+    }
+
     /// Adds what else the session is told.
-    async fn complete(&self, routes: &[i32], with_mail: bool, claimed: &mut Claimed) -> Result<(), Stop> {
+    async fn complete(&self, with_mail: bool, claimed: &mut Claimed) -> Result<(), Stop> {
         let (session, now) = (rows::integer(self.session.0), self.now.as_micros());
         let ns = self.ability.namespace.as_str();
-        let wake: [Parameter<'_>; 2] = [&routes, &now];
-        let (more_of, care_of): ([Parameter<'_>; 1], [Parameter<'_>; 1]) = ([&routes], [&ns]);
-        let (more, next_wake, next_care) = tokio::join!(
-            self.connection.row(sql::MORE, &more_of),
-            self.connection.row(sql::NEXT_WAKE, &wake),
+        let Walk { routes, ranks, wakes, timers, .. } = &self.walk;
+        let front: [Parameter<'_>; 5] = [routes, ranks, wakes, timers, &now];
+        let care_of: [Parameter<'_>; 1] = [&ns];
+        let (fronts, next_care) = tokio::join!(
+            self.connection.rows(sql::FRONTS, &front),
             self.connection.rows(sql::CARE_NEXT, &care_of),
         );
-        claimed.more = more?.try_get(0)?;
-        claimed.next_wake_at = rows::timestamp(next_wake?.try_get(0)?);
+        self.arrive(&fronts?, claimed)?;
         claimed.next_care_at = match next_care?.first() {
             Some(row) => rows::timestamp(row.try_get(1)?),
             None => None,
@@ -209,3 +270,6 @@ pub(super) fn size(leased: &Leased) -> usize {
     let inbox = leased.inbox.messages.iter().map(|message| codec::encode(message).len());
     journal + inbox.sum::<usize>()
 }
+
+#[cfg(test)]
+mod bloat;

@@ -266,6 +266,7 @@ impl Desk<'_> {
         found.wakes.iter().for_each(|message| self.sheet.wakes_seen.push(name(message)));
         found.cares.iter().for_each(|message| self.sheet.cares_seen.push(name(message)));
         let route = self.shared.routes.get(found.route);
+        self.time((found.route, found.rank), rows::timestamp(update.wake_at));
         if is_yielded || parked.is_ready {
             self.wake((found.key, Some(found.key)), (found.route, found.rank), "", rows::NEEDS_NOTHING);
             self.news.extend(route.map(News::Ready));

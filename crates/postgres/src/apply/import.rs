@@ -121,6 +121,7 @@ impl Work<'_> {
         if settled.is_ready {
             desk.wake((key, Some(key)), (number, rank), "", rows::NEEDS_NOTHING);
         }
+        desk.time((number, rank), summary.wake_at);
         let route = std::sync::Arc::new(route);
         let namespace = address.namespace.clone();
         desk.news.push(if settled.is_ready { News::Ready(route) } else { News::Timer(route) });

@@ -14,6 +14,7 @@ use crate::board::News;
 use crate::connection::Connection;
 use crate::error::Stop;
 use crate::facts::{Facts, Haste, Questions};
+use crate::floors::{Floor, Line};
 use crate::rows;
 use crate::shared::Shared;
 use crate::sheet::{Care, FeedRow, InboxRow, JournalRow, Newborn, RetryRow, Sheet, TagRow, Wake};
@@ -198,6 +199,9 @@ impl Desk<'_> {
             self.wake((key, Some(key)), (number, rank), "", rows::NEEDS_NOTHING);
             self.stand_ready(number, rank);
         }
+        if taker.is_none() {
+            self.time((number, rank), summary.wake_at);
+        }
         self.tell_of_newborn(&route, &summary, (taker.is_some(), is_ready));
         let parent = asked.parent.and_then(|parent| self.facts.targets[parent].as_ref());
         let newborn = Newborn {
@@ -235,7 +239,8 @@ impl Desk<'_> {
     /// is ready may stand before it.
     fn takes(&self, session: SessionId, route: &Route, (number, rank): (i32, i32)) -> bool {
         let is_able = self.facts.offers.get(&session).is_some_and(|ability| ability.serves(route));
-        let is_behind = self.facts.heads.get(&number).is_some_and(|head| *head <= rank);
+        let is_behind = self.facts.heads.get(&number).is_some_and(|head| *head <= rank)
+            || self.shared.board.floors.is_due((number, rank), self.now.as_micros());
         is_able && !is_behind
     }
 
@@ -270,7 +275,14 @@ impl Desk<'_> {
     ) {
         let since = self.now.as_micros();
         let message = message.to_owned();
+        self.news.push(News::Queued((route, rank), Floor::of_wake(since)));
         self.sheet.wakes.push(Wake { execution, gate, route, rank, since, message, needs });
+    }
+
+    /// Lowers the floor to a timer of an execution that nobody holds.
+    pub(crate) fn time(&mut self, line: Line, wake_at: Option<Timestamp>) {
+        let floor = wake_at.map(|at| Floor::of_timer(at.as_micros()));
+        self.news.extend(floor.map(|floor| News::Queued(line, floor)));
     }
 
     /// Appends records to a run, and what others follow of them to the feed.
@@ -390,6 +402,7 @@ impl Desk<'_> {
             body: None,
         });
         self.wake((key, Some(key)), (target.route, target.rank), "", rows::NEEDS_NOTHING);
+        self.time((target.route, target.rank), summary.wake_at);
         self.stand_ready(target.route, target.rank);
         self.news.extend(self.shared.routes.get(target.route).map(News::Ready));
         if summary.care_at.is_some() {

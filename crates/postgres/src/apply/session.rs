@@ -8,6 +8,7 @@ use abide_store::{Agreement, Beat, Heartbeat, Registered, Retire, Worker};
 use crate::board::News;
 use crate::connection::Connection;
 use crate::error::Stop;
+use crate::floors::{self, Floor, Marks};
 use crate::pool::Pooled;
 use crate::rows;
 use crate::shared::Shared;
@@ -31,6 +32,7 @@ pub(crate) async fn register(shared: &Shared, worker: &Worker) -> Result<Registe
     let id: i64 = connection.row(sql::SESSION_INSERT, &parameters).await?.try_get(0)?;
     let session = SessionId(rows::unsigned(id));
     shared.board.open(session, worker.ability.clone());
+    shared.tallies.open(session);
     Ok(Registered { session, expires_at })
 }
 
@@ -42,6 +44,7 @@ pub(crate) async fn heartbeat(shared: &Shared, beat: &Beat) -> Result<Heartbeat,
     let parameters: [Parameter<'_>; 4] = [&session, &now, &beat.is_draining, &count];
     let Some(row) = connection.maybe_row(sql::SESSION_EXTEND, &parameters).await? else {
         shared.board.end(beat.session);
+        shared.tallies.end(beat.session);
         return Ok(Heartbeat::NotRegistered);
     };
     let (expires_at, beat_count): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
@@ -69,6 +72,7 @@ pub(crate) async fn retire(shared: &Shared, retire: &Retire) -> Result<(), Stop>
     let session = rows::integer(retire.session.0);
     connection.change(sql::SESSION_RETIRE, &[&session, &retire.reason, &now.as_micros()]).await?;
     shared.board.end(retire.session);
+    shared.tallies.end(retire.session);
     // A repetition goes on where the first request was interrupted.
     if let Some(row) = connection.maybe_row(sql::SESSION_DIED, &[&session]).await? {
         release(shared, &mut connection, (session, row.try_get(0)?), now).await?;
@@ -88,7 +92,9 @@ pub(super) async fn sweep(shared: &Shared, connection: &mut Pooled<'_>, now: Tim
                 continue;
             }
             died = true;
-            shared.board.end(SessionId(rows::unsigned(session)));
+            let ended = SessionId(rows::unsigned(session));
+            shared.board.end(ended);
+            shared.tallies.end(ended);
         }
         release(shared, connection, (session, died), now).await?;
         connection.change(sql::SESSION_RELEASED, &[&session, &late]).await?;
@@ -106,15 +112,16 @@ async fn release(
     loop {
         connection.begin(sql::BEGIN).await?;
         let released = release_some(connection, (session, died), now).await;
-        let Ok(routes) = released else {
+        let Ok(marks) = released else {
             connection.undo().await;
             return released.map(|_| ());
         };
         connection.end(sql::COMMIT).await?;
-        if routes.is_empty() {
+        if marks.is_empty() {
             return Ok(());
         }
-        let mut news = Vec::new();
+        let routes: Vec<i32> = marks.keys().map(|(route, _)| *route).collect();
+        let mut news: Vec<News> = marks.into_iter().map(|(line, floor)| News::Queued(line, floor)).collect();
         for route in shared.routes.named(connection, &routes).await?.into_values() {
             news.push(News::Care(route.namespace.clone()));
             news.push(News::Ready(route));
@@ -123,16 +130,16 @@ async fn release(
     }
 }
 
-/// Releases some executions, and returns their routes.
+/// Releases some executions, and returns where they line up.
 async fn release_some(
     connection: &Connection,
     (session, died): (i64, bool),
     now: Timestamp,
-) -> Result<Vec<i32>, Stop> {
+) -> Result<Marks, Stop> {
     let locked = connection.rows(sql::HELD_LOCK, &[&session]).await?;
     let keys: Vec<i64> = locked.iter().map(|row| Ok(row.try_get(0)?)).collect::<Result<_, Stop>>()?;
     if keys.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Marks::new());
     }
     let released = Released { takeovers: i32::from(died), wake_at: None };
     release_locked(connection, &keys, &released, now).await
@@ -145,21 +152,25 @@ pub(super) struct Released {
     pub(super) wake_at: Option<Timestamp>,
 }
 
-/// Releases executions whose rows are locked, and returns their routes.
+/// Releases executions whose rows are locked, and returns where they line up.
 pub(super) async fn release_locked(
     connection: &Connection,
     keys: &[i64],
     released: &Released,
     now: Timestamp,
-) -> Result<Vec<i32>, Stop> {
-    let (mut cares, mut routes) = (Vec::new(), Vec::new());
+) -> Result<Marks, Stop> {
+    let (mut cares, mut marks) = (Vec::new(), Marks::new());
+    let floor = match released.wake_at {
+        Some(wake_at) => Floor::of_timer(wake_at.as_micros()),
+        None => Floor::of_wake(now.as_micros()),
+    };
     let (mut of, mut reasons) = (Vec::new(), Vec::new());
     let held = connection.rows(sql::HELD, &[&keys]).await?;
     for row in &held {
         let key: i64 = row.try_get(0)?;
         let care_at = Timestamp::sooner(rows::timestamp(row.try_get(3)?), rows::timestamp(row.try_get(4)?));
         cares.push(rows::micros(care::after_release(care_at, row.try_get(5)?, now)));
-        routes.push(row.try_get(1)?);
+        floors::mark(&mut marks, (row.try_get(1)?, row.try_get(2)?), floor);
         let names: Vec<String> = row.try_get(6)?;
         of.extend(names.iter().map(|_| key));
         reasons.extend(names);
@@ -169,7 +180,5 @@ pub(super) async fn release_locked(
     let since = now.as_micros();
     let parameters: [Parameter<'_>; 7] = [&keys, &cares, &takeovers, &wakes, &since, &of, &reasons];
     connection.change(sql::RELEASE, &parameters).await?;
-    routes.sort_unstable();
-    routes.dedup();
-    Ok(routes)
+    Ok(marks)
 }

@@ -1,65 +1,33 @@
 //! Leases: who is ready, who is due, who needs care.
 
-/// Makes executions ready whose timers are due, as of the due time.
+/// Leases executions that are ready or due.
 ///
-/// `FOR NO KEY UPDATE SKIP LOCKED` looks at the newest version of each row, so of two claims only
-/// one finds the timer. That no other wake counts is read from the snapshot: at worst an execution
-/// has two.
-pub(crate) const PROMOTE: &str = "
-WITH due AS MATERIALIZED (
-    SELECT x.key, x.route, x.rank, x.wake_at
-    FROM unnest($1::INT[]) r (route), LATERAL (
-        SELECT e.key, e.route, e.rank, e.wake_at
-        FROM executions e
-        WHERE e.route = r.route AND e.session IS NULL AND e.wake_at IS NOT NULL AND NOT e.aside
-            AND e.wake_at <= $2
-            AND (
-                SELECT TRUE
-                FROM wakes w
-                WHERE w.execution = e.key AND e.listens >= w.needs
-                LIMIT 1
-            ) IS NULL
-        ORDER BY e.route, e.wake_at
-        LIMIT 10000
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) x
-    LIMIT $3
-),
-u AS (
-    UPDATE executions
-    SET wake_at = NULL
-    WHERE key = ANY(ARRAY(SELECT key FROM due))
-    RETURNING key
-)
-INSERT INTO wakes (execution, route, rank, since, message, needs)
-SELECT key, route, rank, wake_at, '', 0
-FROM due
-WHERE (key IN (SELECT key FROM u)) IS TRUE";
-
-/// Leases ready executions.
-///
-/// - `seen` walks the queue of each route up to a few that are free, and locks nothing: a session
-///   with many routes looks at many more executions than it takes.
+/// - `seen` walks the queue of each line, which is one rank of a route, from its floor up to a few
+///   that are free, and likewise the timers that are due. It locks nothing: a session with many
+///   routes looks at many more executions than it takes.
 /// - `chosen` locks the first of all these that it can have. `SKIP LOCKED` follows a row to its
 ///   newest version, so an execution that somebody leased, set aside or paused meanwhile is passed
 ///   over, and of two claims one gets it. The wakes that it was found by stay then.
-/// - `q` counts the request, and locks the row of the session: a session that is retired at this
-///   moment either is found retired here, or its leases are released after this statement.
+/// - `q` locks the row of the session: one that is retired at this moment either is found retired
+///   here, or its leases are released after this statement. It only shares the lock, and changes
+///   nothing: a row that each claim changes is as long as an old snapshot is old.
 /// - The wakes that are deleted are those of the snapshot. Their messages are in the inbox that the
 ///   next statement reads. A wake that is committed later stays.
+/// - A timer stays in the row. It counts for nothing while somebody holds the execution, and each
+///   commit of the holder writes it anew.
 /// - The reasons for care become one time in the row, as `care::after_lease` says.
 macro_rules! lease {
     ($seen:literal, $limit:literal) => {
         concat!(
             "
 WITH seen AS MATERIALIZED (
-    SELECT x.execution, x.rank, x.since, x.needs
-    FROM unnest($3::INT[]) r (route), LATERAL (
+    SELECT x.execution, x.rank, x.since, x.needs, NULL::BIGINT AS due_at
+    FROM unnest($3::INT[], $7::INT[], $8::BIGINT[]) r (route, rank, floor), LATERAL (
         SELECT w.execution, w.rank, w.since, w.needs
         FROM (
             SELECT execution, rank, since, needs
             FROM wakes
-            WHERE route = r.route
+            WHERE route = r.route AND rank = r.rank AND since >= r.floor
             ORDER BY route, rank, since, execution
             OFFSET 0
         ) w,
@@ -73,13 +41,25 @@ WITH seen AS MATERIALIZED (
             $seen,
             "
     ) x
+    UNION ALL
+    SELECT x.key, x.rank, x.wake_at, NULL::SMALLINT, $5
+    FROM unnest($3::INT[], $7::INT[], $9::BIGINT[]) r (route, rank, floor), LATERAL (
+        SELECT key, rank, wake_at
+        FROM executions
+        WHERE route = r.route AND rank = r.rank AND session IS NULL AND wake_at IS NOT NULL AND NOT aside
+            AND wake_at >= r.floor AND wake_at <= $5
+        ORDER BY route, rank, wake_at
+        LIMIT ",
+            $seen,
+            "
+    ) x
 ),
 chosen AS MATERIALIZED (
     SELECT execution, rank, since
     FROM (
         SELECT s.execution, s.rank, s.since
         FROM (
-            SELECT execution, min(rank) AS rank, min(since) AS since, min(needs) AS needs
+            SELECT execution, min(rank) AS rank, min(since) AS since, min(needs) AS needs, min(due_at) AS due_at
             FROM seen
             GROUP BY execution
             ORDER BY 2, 3, 1
@@ -88,7 +68,8 @@ chosen AS MATERIALIZED (
         LATERAL (
             SELECT e.key
             FROM executions e
-            WHERE e.key = s.execution AND e.session IS NULL AND NOT e.aside AND e.listens >= s.needs
+            WHERE e.key = s.execution AND e.session IS NULL AND NOT e.aside
+                AND (e.listens >= s.needs OR e.wake_at <= s.due_at)
             LIMIT 1
             FOR NO KEY UPDATE SKIP LOCKED
         ) e
@@ -98,11 +79,11 @@ chosen AS MATERIALIZED (
     ) c
     LIMIT $4
 ),
-q AS (
-    UPDATE sessions
-    SET request = $2
-    WHERE id = $1 AND request <= $2 AND retired IS NULL AND expires_at > $5 AND EXISTS (SELECT 1 FROM chosen)
-    RETURNING beat_count
+q AS MATERIALIZED (
+    SELECT beat_count
+    FROM sessions
+    WHERE id = $1 AND retired IS NULL AND expires_at > $5 AND EXISTS (SELECT 1 FROM chosen)
+    FOR SHARE
 ),
 u AS (
     UPDATE executions e
@@ -150,7 +131,8 @@ WITH u AS (
 )
 INSERT INTO wakes (execution, route, rank, since, message, needs)
 SELECT key, route, rank, $3, '', 0
-FROM u";
+FROM u
+RETURNING route, rank";
 
 /// The leases of a request that are still held.
 pub(crate) const LEASES_OF_REQUEST: &str = "
@@ -159,16 +141,17 @@ FROM executions
 WHERE session = $1 AND request = $2
 ORDER BY key";
 
-/// Whether more is ready.
-pub(crate) const MORE: &str = "
-SELECT EXISTS (
-    SELECT 1
-    FROM unnest($1::INT[]) r (route), LATERAL (
-        SELECT 1
+/// The front of each line, behind its floor: the first wake of an execution that is free, the first
+/// timer that is due, and the first that is due later.
+pub(crate) const FRONTS: &str = "
+SELECT
+    r.route, r.rank,
+    (
+        SELECT w.since
         FROM (
-            SELECT execution, needs
+            SELECT execution, since, needs
             FROM wakes
-            WHERE route = r.route
+            WHERE route = r.route AND rank = r.rank AND since >= r.wake
             ORDER BY route, rank, since, execution
             OFFSET 0
         ) w,
@@ -179,19 +162,94 @@ SELECT EXISTS (
             LIMIT 1
         ) e
         LIMIT 1
-    ) w
-)";
+    ),
+    (
+        SELECT e.wake_at
+        FROM executions e
+        WHERE e.route = r.route AND e.rank = r.rank AND e.session IS NULL AND e.wake_at IS NOT NULL AND NOT e.aside
+            AND e.wake_at >= r.timer AND e.wake_at <= $5
+        ORDER BY e.route, e.rank, e.wake_at
+        LIMIT 1
+    ),
+    (
+        SELECT e.wake_at
+        FROM executions e
+        WHERE e.route = r.route AND e.rank = r.rank AND e.session IS NULL AND e.wake_at IS NOT NULL AND NOT e.aside
+            AND e.wake_at >= r.timer AND e.wake_at > $5
+        ORDER BY e.route, e.rank, e.wake_at
+        LIMIT 1
+    )
+FROM unnest($1::INT[], $2::INT[], $3::BIGINT[], $4::BIGINT[]) r (route, rank, wake, timer)";
 
-/// When the next timer is due.
-pub(crate) const NEXT_WAKE: &str = "
-SELECT min(x.wake_at)
+/// The fronts of all lines of some routes, without a floor: a loop over the ranks that there are.
+pub(crate) const SURVEY: &str = "
+SELECT r.route, f.rank, f.since, NULL::BIGINT AS wake_at
 FROM unnest($1::INT[]) r (route), LATERAL (
-    SELECT e.wake_at
-    FROM executions e
-    WHERE e.route = r.route AND e.session IS NULL AND e.wake_at IS NOT NULL AND NOT e.aside AND e.wake_at > $2
-    ORDER BY e.route, e.wake_at
-    LIMIT 1
-) x";
+    WITH RECURSIVE fronts (rank, since) AS (
+        (
+            SELECT w.rank, w.since
+            FROM (
+                SELECT execution, rank, since, needs
+                FROM wakes
+                WHERE route = r.route
+                ORDER BY route, rank, since, execution
+                OFFSET 0
+            ) w,
+            LATERAL (
+                SELECT key
+                FROM executions
+                WHERE key = w.execution AND session IS NULL AND NOT aside AND listens >= w.needs
+                LIMIT 1
+            ) e
+            LIMIT 1
+        )
+        UNION ALL
+        SELECT n.rank, n.since
+        FROM fronts f, LATERAL (
+            SELECT w.rank, w.since
+            FROM (
+                SELECT execution, rank, since, needs
+                FROM wakes
+                WHERE route = r.route AND rank > f.rank
+                ORDER BY route, rank, since, execution
+                OFFSET 0
+            ) w,
+            LATERAL (
+                SELECT key
+                FROM executions
+                WHERE key = w.execution AND session IS NULL AND NOT aside AND listens >= w.needs
+                LIMIT 1
+            ) e
+            LIMIT 1
+        ) n
+    )
+    SELECT rank, since
+    FROM fronts
+) f
+UNION ALL
+SELECT r.route, f.rank, NULL, f.wake_at
+FROM unnest($1::INT[]) r (route), LATERAL (
+    WITH RECURSIVE fronts (rank, wake_at) AS (
+        (
+            SELECT rank, wake_at
+            FROM executions
+            WHERE route = r.route AND session IS NULL AND wake_at IS NOT NULL AND NOT aside
+            ORDER BY route, rank, wake_at
+            LIMIT 1
+        )
+        UNION ALL
+        SELECT n.rank, n.wake_at
+        FROM fronts f, LATERAL (
+            SELECT rank, wake_at
+            FROM executions
+            WHERE route = r.route AND rank > f.rank AND session IS NULL AND wake_at IS NOT NULL AND NOT aside
+            ORDER BY route, rank, wake_at
+            LIMIT 1
+        ) n
+    )
+    SELECT rank, wake_at
+    FROM fronts
+) f";
 
 /// The executions of a namespace that a caretaker is to look at first.
 pub(crate) const CARE_NEXT: &str = "
@@ -237,13 +295,14 @@ SELECT
 FROM executions e
 WHERE e.key = $1";
 
-/// Leases an execution for care, if it is still as it was looked at. See `lease!` for the rest.
+/// Leases an execution for care, if it is still as it was looked at. A session that loses it hears
+/// of that with its next heartbeat. See `lease!` for the rest.
 pub(crate) const CARE_LEASE: &str = "
-WITH q AS (
-    UPDATE sessions
-    SET request = $2
-    WHERE id = $1 AND request <= $2 AND retired IS NULL AND expires_at > $5
-    RETURNING beat_count
+WITH q AS MATERIALIZED (
+    SELECT beat_count
+    FROM sessions
+    WHERE id = $1 AND retired IS NULL AND expires_at > $5
+    FOR SHARE
 ),
 u AS (
     UPDATE executions e
@@ -261,6 +320,11 @@ u AS (
     WHERE e.key = $3 AND e.epoch = $4 AND e.version = $7 AND e.session IS NOT DISTINCT FROM $8
         AND EXISTS (SELECT 1 FROM q)
     RETURNING e.key
+),
+t AS (
+    UPDATE sessions
+    SET taken = taken + 1
+    WHERE id = $8 AND id <> $1 AND EXISTS (SELECT 1 FROM u)
 ),
 d AS (
     DELETE FROM wakes

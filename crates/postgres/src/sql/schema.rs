@@ -125,7 +125,7 @@ CREATE TABLE executions (
     state BYTEA NOT NULL,
     UNIQUE (ns, id)
 ) WITH (fillfactor = 60);
-CREATE INDEX executions_timer ON executions (route, wake_at)
+CREATE INDEX executions_timer ON executions (route, rank, wake_at)
     WHERE session IS NULL AND wake_at IS NOT NULL AND NOT aside;
 CREATE INDEX executions_session ON executions (session, key) WHERE session IS NOT NULL;
 CREATE INDEX executions_parent ON executions (parent, key) WHERE parent IS NOT NULL;
@@ -189,7 +189,7 @@ CREATE TABLE sessions (
     released BOOL NOT NULL,
     draining BOOL NOT NULL,
     beat_count BIGINT NOT NULL,
-    request BIGINT NOT NULL
+    taken BIGINT NOT NULL
 );
 CREATE INDEX sessions_ns ON sessions (ns, id);
 CREATE INDEX sessions_open ON sessions (id) WHERE NOT released;

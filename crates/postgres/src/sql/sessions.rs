@@ -2,15 +2,21 @@
 
 pub(crate) const SESSION_INSERT: &str = "
 INSERT INTO sessions (
-    id, ns, name, ability, ttl_us, registered_at, expires_at, died, released, draining, beat_count, request
+    id, ns, name, ability, ttl_us, registered_at, expires_at, died, released, draining, beat_count, taken
 )
 VALUES (nextval('session_id'), $1, $2, $3, $4, $5, $6, FALSE, FALSE, FALSE, 0, 0)
 RETURNING id";
 
 pub(crate) const SESSION: &str = "
-SELECT ability, request, retired IS NULL AND expires_at > $2
+SELECT ability, retired IS NULL AND expires_at > $2
 FROM sessions
 WHERE id = $1";
+
+/// The last request of a session of which this process knows nothing.
+pub(crate) const LAST_REQUEST: &str = "
+SELECT COALESCE(max(request), 0)
+FROM executions
+WHERE session = $1";
 
 /// A clock that was set back does not shorten the promised life.
 pub(crate) const SESSION_EXTEND: &str = "
@@ -82,8 +88,9 @@ FROM executions e
 WHERE e.key = ANY($1::BIGINT[])
 ORDER BY e.key";
 
-/// Releases locked executions. Each gets a wake of its own, so all older wakes may go. Reasons for
-/// care go by name: one that came after they were read stays. For `i.key + 0`, see `APPLY`.
+/// Releases locked executions. Each gets a wake of its own, so older wakes and the timer may go.
+/// Reasons for care go by name: one that came after they were read stays. For `i.key + 0`, see
+/// `APPLY`.
 pub(crate) const RELEASE: &str = "
 WITH i AS MATERIALIZED (
     SELECT *
@@ -95,7 +102,7 @@ u AS (
         session = NULL,
         care_at = i.care_at,
         takeovers = e.takeovers + i.takeovers,
-        wake_at = COALESCE(i.wake_at, e.wake_at)
+        wake_at = i.wake_at
     FROM i
     WHERE e.key = i.key AND e.session IS NOT NULL AND i.key = i.key + 0
     RETURNING e.key, e.route, e.rank, i.wake_at IS NULL AS is_ready

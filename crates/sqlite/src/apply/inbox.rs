@@ -98,7 +98,13 @@ impl Batch<'_> {
                 self.notify_holder(&target, holder.session, (message, previous));
             }
             Place::Waiting | Place::Timer(..) if wakes => {
-                self.relocate((target.key, target.epoch), (target.place, Place::Ready(target.queue, now)))?;
+                // A timer that has gone off made it ready, although no claim has seen that yet.
+                let ready_at = match target.place {
+                    Place::Timer(_, due_at) => due_at.min(now),
+                    _ => now,
+                };
+                let place = (target.place, Place::Ready(target.queue, ready_at));
+                self.relocate((target.key, target.epoch), place)?;
                 self.announce(target.queue.route)?;
             }
             // Either a session of another process holds it and sees that the database has changed,

@@ -102,7 +102,9 @@ impl Row {
         self.summary.care_at =
             care::after_arrival(self.summary.care_at, &self.lease, &message, bounds.terminate_grace());
         if wakes && self.lease.session.is_none() && !self.is_aside {
-            self.ready_at = Some(self.ready_at.map_or(now, |ready_at| ready_at.min(now)));
+            // A timer that has gone off made it ready, although no claim has seen that yet.
+            let due_at = self.wake_at.filter(|wake_at| *wake_at <= now);
+            self.ready_at = [self.ready_at, due_at, Some(now)].into_iter().flatten().min();
         }
         assert!(self.seen.insert(message.id.clone()), "a message id is recorded once: {:?}", message.id);
         self.arrived_count += 1;

@@ -114,7 +114,12 @@ pub(super) fn snapshot(names: &impl Names, found: &Snapshot) -> String {
     tags.dedup();
     let holder = found.lease.session.map(|session| names.session(session));
     // A store may forget a timer that has gone off.
-    let wake_at = found.summary.wake_at.filter(|wake_at| *wake_at > names.now());
+    let (wake_at, due_at) = match found.summary.wake_at {
+        Some(wake_at) if wake_at <= names.now() => (None, Some(wake_at)),
+        wake_at => (wake_at, None),
+    };
+    // Nor does it have to say that such a timer made it ready.
+    let ready_at = Timestamp::sooner(found.ready_at, due_at.filter(|_| holder.is_none()));
     format!(
         "{} {:?} wake {wake_at:?} care {:?} waiting {:?} holder {holder:?} epoch {} version {} created {:?} ready {:?} \
          takeovers {} tags {tags:?} state {:?} journal {:?} inbox {:?}",
@@ -125,7 +130,7 @@ pub(super) fn snapshot(names: &impl Names, found: &Snapshot) -> String {
         found.lease.epoch,
         found.lease.version,
         found.created_at,
-        found.ready_at,
+        ready_at,
         found.takeover_count,
         found.execution,
         found.journal,
