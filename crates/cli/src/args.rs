@@ -117,6 +117,8 @@ pub(crate) enum Command {
     TortureProcess,
     /// Check the integrity of the store
     Verify(Verify),
+    /// Bring the schema of the store to the version of this program
+    Migrate(Migrate),
     /// Copy the store into a new file while it is in use
     Backup(Backup),
     /// Make the store, which must not exist yet, from a backup
@@ -309,6 +311,13 @@ pub(crate) struct Verify {
     /// The name of the sender; it is recorded
     #[arg(long, value_name = "NAME", env = "USER", default_value = "cli", hide_env_values = true, value_parser = reason)]
     pub(crate) by: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Migrate {
+    /// Only say what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// The target of a backup.

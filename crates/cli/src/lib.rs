@@ -19,6 +19,7 @@ mod export;
 mod json;
 mod list;
 mod maintain;
+mod migrate;
 mod output;
 mod payload;
 #[doc(hidden)]
@@ -78,6 +79,7 @@ fn run(args: &Args, allocator: &'static Allocator) -> Result<ExitCode, CommandEr
         #[cfg(unix)]
         Command::TortureProcess => torture::process(),
         Command::Verify(args) => maintain::verify(global, args),
+        Command::Migrate(args) => migrate::run(global, args),
         Command::Backup(args) => maintain::backup(global, args),
         Command::Restore(args) => maintain::restore(global, args),
         Command::Completions { shell } => completions(*shell),

@@ -268,6 +268,13 @@ pub(crate) fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(matches!(Schema::read(connection)?, Schema::Version(SCHEMA_VERSION)))
 }
 
+/// Returns the version of a file, and the one of this program.
+pub(crate) fn versions(path: &Path) -> Result<(i64, i64), OpenError> {
+    let connection = open_read_only(path, &Options { read_only: true, ..Options::default() })?;
+    let found = check_version(&connection, path)?;
+    Ok((found.unwrap_or(0), SCHEMA_VERSION))
+}
+
 /// Runs the missing steps, in one transaction: two processes that open a new file at once wait for
 /// each other, and the second finds nothing to do.
 fn migrate(connection: &Connection, path: &Path) -> Result<(), OpenError> {

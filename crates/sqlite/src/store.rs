@@ -45,6 +45,11 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
+    /// Returns the version of the schema of a file, and the one that this program knows.
+    pub fn versions(path: &Path) -> std::result::Result<(i64, i64), OpenError> {
+        schema::versions(&schema::resolved(path)?)
+    }
+
     /// Opens a database file, creating it and bringing it to the current schema if need be. The
     /// application may keep tables of its own in it: all of abide's are called `abide_…`.
     pub fn open(

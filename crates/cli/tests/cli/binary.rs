@@ -70,6 +70,7 @@ fn help_tells_commands_and_exit_codes() {
         "signal",
         "bench",
         "verify",
+        "migrate",
         "backup",
         "restore",
         "ABIDE_STORE",
