@@ -118,6 +118,8 @@ impl Pooler {
                 self.is_open.store(false, Ordering::Relaxed);
                 Ok(())
             }
+            sql::STEP_BEGIN => client.batch_execute(sql::POOLED_STEP_BEGIN).await,
+            sql::STEP_END => client.batch_execute(sql::POOLED_STEP_END).await,
             _ => client.batch_execute(text).await,
         }
     }

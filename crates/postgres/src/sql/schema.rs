@@ -29,7 +29,34 @@ SELECT
     set_config('seq_page_cost', '0', TRUE),
     set_config('jit', 'off', TRUE),
     set_config('plan_cache_mode', 'force_generic_plan', TRUE),
-    set_config('synchronous_commit', 'on', TRUE)";
+    set_config('synchronous_commit', 'on', TRUE),
+    set_config('client_encoding', 'UTF8', TRUE)";
+
+/// What stands before a user's statements, through a pooler. It takes back what the store has set.
+/// A pooler sets some things for its client and remembers them, so nothing resets all.
+pub(crate) const POOLED_STEP_BEGIN: &str = "
+SAVEPOINT abide_step;
+RESET search_path;
+RESET enable_seqscan;
+RESET enable_bitmapscan;
+RESET enable_hashjoin;
+RESET enable_mergejoin;
+RESET random_page_cost;
+RESET seq_page_cost;
+RESET jit;
+RESET plan_cache_mode;
+RESET synchronous_commit";
+
+/// What stands behind them. A setting that the user has not made for the transaction alone stays in
+/// the connection of the pooler, as it does for every client of one.
+pub(crate) const POOLED_STEP_END: &str = "
+SET CONSTRAINTS ALL IMMEDIATE;
+CLOSE ALL;
+UNLISTEN *;
+DISCARD TEMP;
+DISCARD SEQUENCES;
+SELECT pg_advisory_unlock_all();
+RESET SESSION AUTHORIZATION";
 
 pub(crate) const SERVER: &str = "
 SELECT

@@ -367,7 +367,9 @@ impl Process {
         let application = [&schema.0, "_", &number.to_string()].concat();
         let through = url.replace(place, &["127.0.0.1:", &gates.port.to_string()].concat());
         let separator = if through.contains('?') { "&" } else { "?" };
-        let url = [&through, separator, "application_name=", &application, "&schema=", &schema.0].concat();
+        let url =
+            [&through, separator, "application_name=", &application, "&sslmode=disable&schema=", &schema.0]
+                .concat();
         let options = Options { poll_ms: 50, connection_count_max: 2, ..options(bounds()) };
         let store = PostgresStore::open(&url, clock.clone(), options).expect("the store can be opened");
         let session = block_on(register(&store));
