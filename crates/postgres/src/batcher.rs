@@ -22,18 +22,23 @@ use crate::sheet::Sheet;
 /// Who waits for an answer.
 pub(crate) struct Reply<T> {
     tell: oneshot::Sender<Result<T>>,
+    /// Sees the answer first, whether or not somebody still waits for it.
+    count: Counting<T>,
     /// The store is not closed before the answer is there.
     _visit: Visit,
 }
 
+type Counting<T> = Box<dyn FnOnce(&Result<T>) + Send + Sync>;
+
 impl<T> Reply<T> {
-    pub(crate) fn new(visit: Visit) -> (Self, oneshot::Receiver<Result<T>>) {
+    pub(crate) fn new(visit: Visit, count: Counting<T>) -> (Self, oneshot::Receiver<Result<T>>) {
         let (tell, told) = oneshot::channel();
-        (Self { tell, _visit: visit }, told)
+        (Self { tell, count, _visit: visit }, told)
     }
 
     /// Answers. Nobody may wait for it any longer.
     fn send(self, answer: Result<T>) {
+        (self.count)(&answer);
         drop(self.tell.send(answer));
     }
 }

@@ -188,7 +188,8 @@ impl Crowd {
     }
 }
 
-async fn counters(connection: &Connection) -> (i64, i64) {
+/// Returns the rows and the pages that this transaction has touched.
+pub(crate) async fn counters(connection: &Connection) -> (i64, i64) {
     let row = connection.row(TOUCHED, &[]).await.expect("the counters can be read");
     (row.get(0), row.get(1))
 }

@@ -21,7 +21,7 @@ use crate::pool::Pool;
 use crate::routes::Routes;
 use crate::shared::Shared;
 use crate::stash::Stash;
-use crate::tallies::Tallies;
+use crate::tallies::{Asked, Tallies};
 use crate::url::Place;
 use crate::{Migration, OpenError, Options, apply, follower, schema, verify, view};
 
@@ -95,10 +95,27 @@ impl PostgresStore {
         T: Send + 'static,
         F: Future<Output = Result<T, Stop>> + Send + 'static,
     {
+        self.counted(what, operation, |_, _| {})
+    }
+
+    /// The same, and counts the leases that it has granted or ended before anybody has the answer.
+    fn counted<T, F>(
+        &self,
+        what: &'static str,
+        operation: impl Fn(Arc<Shared>) -> F + Send + Sync + 'static,
+        count: impl FnOnce(&Tallies, &abide_store::Result<T>) + Send + 'static,
+    ) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Stop>> + Send + 'static,
+    {
         let shared = Arc::clone(&self.shared);
         let attempt_count_max = shared.options.attempt_count_max;
-        self.gate
-            .answer(async move { repeated(attempt_count_max, what, || operation(Arc::clone(&shared))).await })
+        self.gate.answer(async move {
+            let answer = repeated(attempt_count_max, what, || operation(Arc::clone(&shared))).await;
+            count(&shared.tallies, &answer);
+            answer
+        })
     }
 
     /// Carries out an operation that only reads.
@@ -111,10 +128,16 @@ impl PostgresStore {
         self.gate.answer(async move { answer.await.map_err(|stop| stop.told(what, Kind::Reads)) })
     }
 
-    /// Lines an operation up behind the others, on the thread of its caller.
-    fn queue<T: Send + 'static>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Answer<T> {
+    /// Lines an operation up behind the others, on the thread of its caller. Its answer is counted
+    /// before anybody has it.
+    fn queue<T: Send + 'static>(
+        &self,
+        count: impl FnOnce(&Tallies, &abide_store::Result<T>) + Send + Sync + 'static,
+        job: impl FnOnce(Reply<T>) -> Job,
+    ) -> Answer<T> {
         let Some(visit) = self.gate.enter() else { return Answer::ready(Err(Error::Closed)) };
-        let (reply, told) = Reply::new(visit);
+        let shared = Arc::clone(&self.shared);
+        let (reply, told) = Reply::new(visit, Box::new(move |answer| count(&shared.tallies, answer)));
         self.batcher.put(job(reply));
         Answer::new(async move {
             told.await.unwrap_or_else(|source| {
@@ -150,27 +173,34 @@ impl Store for PostgresStore {
         if submit.messages.is_empty() {
             return self.gate.answer(async { Ok(Submissions::new()) });
         }
-        self.queue(|reply| Job::Submit(submit, reply))
+        let asked = Asked::by_submit(&submit);
+        let count = move |tallies: &Tallies, answer: &_| tallies.submitted(&asked, answer);
+        self.queue(count, |reply| Job::Submit(submit, reply))
     }
 
     fn claim(&self, claim: Claim) -> Answer<Claimed> {
         let claim = Arc::new(claim);
-        self.write("claim", move |shared| {
+        let operation = move |shared: Arc<Shared>| {
             let claim = Arc::clone(&claim);
             async move { apply::claim(&shared, &claim).await }
-        })
+        };
+        self.counted("claim", operation, Tallies::claimed)
     }
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
-        self.queue(|reply| Job::Commit(Box::new(commit), reply))
+        let (key, asked) = (commit.key, Asked::by_commit(&commit));
+        let count = move |tallies: &Tallies, answer: &_| tallies.committed(key, &asked, answer);
+        self.queue(count, |reply| Job::Commit(Box::new(commit), reply))
     }
 
     fn set_aside(&self, aside: Aside) -> Answer<()> {
         let aside = Arc::new(aside);
-        self.write("set aside", move |shared| {
+        let ended = Arc::clone(&aside);
+        let operation = move |shared: Arc<Shared>| {
             let aside = Arc::clone(&aside);
             async move { apply::set_aside(&shared, &aside).await }
-        })
+        };
+        self.counted("set aside", operation, move |tallies, answer| tallies.set_aside(&ended, answer))
     }
 
     fn register(&self, worker: Worker) -> Answer<Registered> {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use abide_core::{Digest, Epoch, Refusal, SessionId, Timestamp, care, check_reason, codec};
-use abide_store::{Agreement, Beat, Heartbeat, Registered, Retire, Worker};
+use abide_core::{Epoch, Refusal, SessionId, Timestamp, care, check_reason, codec};
+use abide_store::{Agreement, Beat, ExecutionKey, Heartbeat, Registered, Retire, Worker};
+use tokio_postgres::Row;
 
 use crate::board::News;
 use crate::connection::Connection;
@@ -14,6 +15,7 @@ use crate::rows;
 use crate::shared::Shared;
 use crate::sheet::Parameter;
 use crate::sql;
+use crate::tallies::{self, Beaten, Granted};
 
 /// How long a session that has ended is still looked at for leases that a statement has given it
 /// which began before its end.
@@ -47,21 +49,32 @@ pub(crate) async fn heartbeat(shared: &Shared, beat: &Beat) -> Result<Heartbeat,
         shared.tallies.end(beat.session);
         return Ok(Heartbeat::NotRegistered);
     };
-    let (expires_at, beat_count): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
-    let expires_at = Timestamp::from_micros(expires_at);
+    let expires_at = Timestamp::from_micros(row.try_get(0)?);
+    let beat_count: i64 = row.try_get(1)?;
+    let beaten = Beaten { beat_count: rows::unsigned(beat_count), taken: row.try_get(2)? };
     let Some(believed) = beat.digest else {
         return Ok(Heartbeat::Refreshed { expires_at, leases: Agreement::Agreed });
     };
-    // This heartbeat is counted already.
-    let young_from = (beat_count - 2).max(0);
-    let mut held = Digest::default();
-    for row in connection.rows(sql::LEASES_OLD, &[&session, &young_from]).await? {
-        let (key, epoch): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
-        held = held.plus(Digest::of(rows::unsigned(key), Epoch(rows::unsigned(epoch))));
+    if shared.tallies.beat(beat.session, beaten.taken) == Some(believed) {
+        return Ok(Heartbeat::Refreshed { expires_at, leases: Agreement::Agreed });
     }
-    let young_from = rows::unsigned(young_from);
+    let found = connection.rows(sql::LEASES_ALL, &[&session]).await?;
+    let found: Vec<Granted> = found.iter().map(granted).collect::<Result<_, Stop>>()?;
+    shared.tallies.begin(beat.session, &found, &beaten);
+    // This heartbeat is counted already.
+    let young_from = beaten.beat_count.saturating_sub(2);
+    let held = tallies::digest(found.iter().filter(|lease| lease.given_beat < young_from));
     let leases = if held == believed { Agreement::Agreed } else { Agreement::Differs { young_from } };
     Ok(Heartbeat::Refreshed { expires_at, leases })
+}
+
+fn granted(row: &Row) -> Result<Granted, Stop> {
+    let (key, epoch, given_beat): (i64, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    Ok(Granted {
+        key: ExecutionKey(rows::unsigned(key)),
+        epoch: Epoch(rows::unsigned(epoch)),
+        given_beat: rows::unsigned(given_beat),
+    })
 }
 
 /// Ends a session, and releases what it holds.

@@ -26,13 +26,14 @@ SET
     draining = draining OR $3,
     beat_count = beat_count + $4::BIGINT
 WHERE id = $1 AND retired IS NULL AND expires_at > $2
-RETURNING expires_at, beat_count";
+RETURNING expires_at, beat_count, taken";
 
-/// The leases of a session that were granted before this heartbeat.
-pub(crate) const LEASES_OLD: &str = "
-SELECT key, epoch
+/// All leases of a session, for a count of them that begins anew.
+pub(crate) const LEASES_ALL: &str = "
+SELECT key, epoch, given_beat
 FROM executions
-WHERE session = $1 AND given_beat < $2";
+WHERE session = $1
+ORDER BY session, key";
 
 pub(crate) const SESSION_RETIRE: &str = "
 UPDATE sessions

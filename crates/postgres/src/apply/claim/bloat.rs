@@ -9,12 +9,12 @@ use abide_store::conformance::TestClock;
 use super::*;
 use crate::Options;
 use crate::board::Board;
-use crate::crowd::{Crowd, Touched};
+use crate::crowd::{Crowd, Touched, counters};
 use crate::follower;
 use crate::horizon::Horizon;
 use crate::pool::Pool;
 use crate::routes::Routes;
-use crate::tallies::Tallies;
+use crate::tallies::{Beaten, Granted, Tallies, digest};
 use crate::url::Place;
 
 /// How many claims are compared.
@@ -62,7 +62,7 @@ impl Process {
         crowd.run(SESSION);
         let place = Place::parse(&crowd.url, 5_000).expect("the URL of the server is right");
         let shared = Shared {
-            pool: Pool::new(place, 2),
+            pool: Pool::new(place, 1),
             clock: TestClock::new(),
             options: Options::default(),
             routes: Routes::default(),
@@ -222,4 +222,61 @@ fn a_floor_does_not_pass_what_somebody_has_locked() {
     assert_eq!(process.claim(16), (17..=32).collect::<Vec<_>>());
     process.crowd.wait(other.run(sql::ROLLBACK)).expect("it is undone");
     assert_eq!(process.claim(16), (1..=16).collect::<Vec<_>>());
+}
+
+/// How many executions a session holds.
+const HELD_COUNT: i64 = 100_000;
+
+/// A session that holds this many executions.
+const HELD_BY_SESSION: &str = "
+UPDATE executions
+SET session = 7, epoch = 1
+WHERE key BETWEEN $1::BIGINT AND $2::BIGINT";
+
+/// Returns the pages that a heartbeat touches whose session believes in this digest.
+async fn cost_of_heartbeat(shared: &Shared, believed: abide_core::Digest) -> (i64, abide_store::Heartbeat) {
+    // The pool has one connection, which stays in the transaction.
+    let before = {
+        let connection = shared.pool.take().await.expect("the server can be reached");
+        connection.run(sql::BEGIN).await.expect("it begins");
+        counters(&connection).await
+    };
+    let beat = abide_store::Beat { session: SessionId(7), digest: Some(believed), is_draining: false };
+    let answer = session::heartbeat(shared, &beat).await.expect("it is answered");
+    let connection = shared.pool.take().await.expect("the server can be reached");
+    let after = counters(&connection).await;
+    connection.run(sql::COMMIT).await.expect("it ends");
+    (after.1 - before.1, answer)
+}
+
+/// It reads none of the leases, as long as both sides count the same.
+#[test]
+fn a_heartbeat_of_many_leases_touches_one_row() {
+    let process = Process::new();
+    process.change(READY, (1, HELD_COUNT));
+    process.change(HELD_BY_SESSION, (1, HELD_COUNT));
+    let held = (1..=HELD_COUNT).map(|key| Granted {
+        key: ExecutionKey(rows::unsigned(key)),
+        epoch: abide_core::Epoch(1),
+        given_beat: 0,
+    });
+    let (held, shared) = (held.collect::<Vec<_>>(), &process.shared);
+    let believed = digest(held.iter());
+    shared.tallies.open(SessionId(7));
+    shared.tallies.begin(SessionId(7), &held, &Beaten { beat_count: 5, taken: 0 });
+    process.crowd.run("UPDATE sessions SET beat_count = 5");
+    let agreed = |answer| {
+        let found = abide_store::Agreement::Agreed;
+        matches!(answer, abide_store::Heartbeat::Refreshed { leases, .. } if leases == found)
+    };
+    for _ in 0..3 {
+        let (pages, answer) = process.crowd.wait(cost_of_heartbeat(shared, believed));
+        assert!(pages < 20, "{pages} pages");
+        assert!(agreed(answer), "they agree");
+    }
+    let (pages, answer) = process.crowd.wait(cost_of_heartbeat(shared, digest(held[1..].iter())));
+    assert!(pages > 1_000, "a difference is looked for in the leases: {pages} pages");
+    assert!(!agreed(answer), "one lease is not known");
+    let (pages, answer) = process.crowd.wait(cost_of_heartbeat(shared, believed));
+    assert!(pages < 20 && agreed(answer), "{pages} pages");
 }
