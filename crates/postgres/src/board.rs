@@ -303,3 +303,30 @@ impl Future for Changed {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch is one word, with the first wake and the first timer of each line.
+    #[test]
+    fn any_number_of_news_is_one_word() {
+        let board = Board::new(9);
+        let queued = |since| News::Queued((1, 0), Floor::of_wake(since));
+        board.tell(
+            (5..300).map(queued).chain([News::Queued((1, 0), Floor::of_timer(7)), News::Feed]).collect(),
+        );
+        let word = board.take_word();
+        assert_eq!(word.marks, [((1, 0), Floor { wake: 5, timer: 7 })].into());
+        assert!(word.has_grown && !word.is_anywhere, "{word:?}");
+        assert_eq!(board.take_word(), Word::default(), "it is told once");
+    }
+
+    #[test]
+    fn a_word_of_too_many_lines_names_none() {
+        let board = Board::new(9);
+        board.tell((0..100).map(|rank| News::Queued((1, rank), Floor::of_wake(5))).collect());
+        let word = board.take_word();
+        assert!(word.marks.is_empty() && word.is_anywhere, "{word:?}");
+    }
+}

@@ -5,12 +5,12 @@
 //! may be lost with the process or in a pooler. So each process also looks now and then.
 
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
-use tokio_postgres::{AsyncMessage, Client};
+use tokio_postgres::{AsyncMessage, Client, Row};
 
-use crate::board::Word;
+use crate::board::{Board, Word};
 use crate::connection::Connection;
 use crate::error::Stop;
 use crate::floors::{self, Floor, Marks};
@@ -27,57 +27,100 @@ fn everything() -> Word {
     Word { is_ready: true, has_mail: true, has_grown: true, ..Word::default() }
 }
 
-/// Looks for changes of other processes, until the store is closed.
-pub(crate) async fn look(shared: Arc<Shared>) {
-    let (mut seen, mut quiet_count, mut is_new) = (None, 0, false);
-    loop {
-        pause(shared.options.poll_ms).await;
-        // The next operation meets the same error. A number that was drawn may be committed a
-        // moment later, so each change is told twice.
-        let Ok(found) = probe(&shared).await else { continue };
-        let Ok(is_ready) = walk(&shared).await else { continue };
-        let was_new = std::mem::replace(&mut is_new, seen.is_some_and(|seen| seen != found));
-        seen = Some(found);
-        quiet_count = if is_new || was_new { 0 } else { quiet_count + 1 };
-        if is_new || was_new || quiet_count >= QUIET_COUNT_MAX {
-            quiet_count = 0;
-            shared.board.hear(&everything());
+/// The last numbers that were drawn for the feed, for messages and for wakes.
+pub(crate) type Numbers = (i64, i64, i64);
+
+/// What the looks of this process have found so far.
+#[derive(Default)]
+pub(crate) struct Looks(Mutex<Found>);
+
+#[derive(Default)]
+struct Found {
+    count: u64,
+    numbers: Option<Numbers>,
+    is_new: bool,
+    quiet_count: u32,
+}
+
+impl Looks {
+    fn lock(&self) -> MutexGuard<'_, Found> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self) -> u64 {
+        self.lock().count
+    }
+
+    /// Notifies everybody here when a look has found something new.
+    pub(crate) fn tell(&self, board: &Board, (numbers, is_ready): (Numbers, bool)) {
+        let is_everything = {
+            let mut found = self.lock();
+            found.count += 1;
+            // A number that was drawn may be committed a moment later: each change is told twice.
+            let is_new = found.numbers.is_some_and(|before| before != numbers);
+            let was_new = std::mem::replace(&mut found.is_new, is_new);
+            found.numbers = Some(numbers);
+            found.quiet_count = if is_new || was_new { 0 } else { found.quiet_count + 1 };
+            let is_over = found.quiet_count >= QUIET_COUNT_MAX;
+            if is_over {
+                found.quiet_count = 0;
+            }
+            is_new || was_new || is_over
+        };
+        if is_everything {
+            board.hear(&everything());
         } else if is_ready {
-            shared.board.hear(&Word { is_ready, ..Word::default() });
+            board.hear(&Word { is_ready, ..Word::default() });
         }
     }
 }
 
-/// Walks the queues that this process serves from their beginnings. Returns whether something is
-/// ready or due, or has a timer that nobody here knew of.
-pub(crate) async fn walk(shared: &Shared) -> Result<bool, Stop> {
-    let routes = shared.board.floors.routes();
-    if routes.is_empty() {
-        return Ok(false);
+/// Looks for changes of other processes, until the store is closed. A claim that looked meanwhile
+/// stands for a look of ours.
+pub(crate) async fn look(shared: Arc<Shared>) {
+    let mut count = 0;
+    loop {
+        pause(shared.options.poll_ms).await;
+        let now = shared.looks.count();
+        if now == count {
+            // The next operation meets the same error.
+            let _ = walk(&shared).await;
+        }
+        count = shared.looks.count();
     }
+}
+
+/// Walks the queues that this process serves from their beginnings, and looks for changes. Returns
+/// whether something is ready or due, or has a timer that nobody here knew of.
+pub(crate) async fn walk(shared: &Shared) -> Result<bool, Stop> {
     let connection = shared.pool.take().await?;
-    let marks = survey(&connection, &routes).await?;
+    let (mut marks, mut numbers) = (Marks::new(), (0, 0, 0));
+    for row in connection.rows(sql::LOOK, &[&shared.board.floors.routes()]).await? {
+        numbers = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        if let Some(route) = row.try_get::<_, Option<i32>>(3)? {
+            floors::mark(&mut marks, (route, row.try_get(4)?), floor_of(&row, 5)?);
+        }
+    }
     let now = shared.now().as_micros();
     let is_due = marks.values().any(|floor| floor.wake != Floor::NOTHING.wake || floor.timer <= now);
-    Ok(shared.board.floors.lower(&marks) || is_due)
+    let is_ready = shared.board.floors.lower(&marks) || is_due;
+    shared.looks.tell(&shared.board, (numbers, is_ready));
+    Ok(is_ready)
 }
 
 /// Returns the front of each line of these routes.
 pub(crate) async fn survey(connection: &Connection, routes: &[i32]) -> Result<Marks, Stop> {
     let mut marks = Marks::new();
     for row in connection.rows(sql::SURVEY, &[&routes]).await? {
-        let (wake, timer): (Option<i64>, Option<i64>) = (row.try_get(2)?, row.try_get(3)?);
-        let floor = wake.map_or(Floor::NOTHING, Floor::of_wake);
-        let floor = timer.map_or(floor, |timer| floor.or(Floor::of_timer(timer)));
-        floors::mark(&mut marks, (row.try_get(0)?, row.try_get(1)?), floor);
+        floors::mark(&mut marks, (row.try_get(0)?, row.try_get(1)?), floor_of(&row, 2)?);
     }
     Ok(marks)
 }
 
-async fn probe(shared: &Shared) -> Result<(i64, i64, i64), Stop> {
-    let connection = shared.pool.take().await?;
-    let row = connection.row(sql::PROBE, &[]).await?;
-    Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+fn floor_of(row: &Row, column: usize) -> Result<Floor, Stop> {
+    let (wake, timer): (Option<i64>, Option<i64>) = (row.try_get(column)?, row.try_get(column + 1)?);
+    let floor = wake.map_or(Floor::NOTHING, Floor::of_wake);
+    Ok(timer.map_or(floor, |timer| floor.or(Floor::of_timer(timer))))
 }
 
 /// Notifies other processes of changes, and hears of theirs, until the store is closed.

@@ -26,7 +26,8 @@ pub struct Options {
     pub transaction_ms_max: u64,
     /// The most transaction steps that run at the same time. Each keeps a connection.
     pub transaction_count_max: usize,
-    /// How often the process looks for changes that nobody told it.
+    /// How often the process looks for changes whose notices were lost. A claim of an idle engine
+    /// is such a look too, and takes the place of one.
     pub poll_ms: u64,
     /// The most executions that one claim looks at for care.
     pub care_count_max: usize,
@@ -49,7 +50,7 @@ impl Default for Options {
             notice_count_max: 65_536,
             transaction_ms_max: 5_000,
             transaction_count_max: 3,
-            poll_ms: 1_000,
+            poll_ms: 2_000,
             care_count_max: 10_000,
             list_scan_count_max: 20_000,
             create: true,

@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::Options;
 use crate::board::Board;
+use crate::follower::Looks;
 use crate::horizon::Horizon;
 use crate::pool::Pool;
 use crate::routes::Routes;
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     /// Leave to run a user's transaction, which keeps a connection for as long as the user wants.
     pub(crate) steps: Semaphore,
     pub(crate) stash: Stash,
+    pub(crate) looks: Looks,
     pub(crate) tallies: Tallies,
 }
 

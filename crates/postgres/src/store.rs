@@ -63,6 +63,7 @@ impl PostgresStore {
             horizon: Horizon::default(),
             steps: Semaphore::new(options.transaction_count()),
             stash: Stash::default(),
+            looks: follower::Looks::default(),
             tallies: Tallies::default(),
             options,
         });

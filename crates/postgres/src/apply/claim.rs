@@ -21,6 +21,8 @@ use crate::shared::Shared;
 use crate::sheet::Parameter;
 use crate::sql;
 
+mod glance;
+
 /// The slots up to which a claim looks at few candidates of each route.
 const FEW: usize = 16;
 
@@ -44,6 +46,9 @@ pub(super) struct Claimer<'a> {
 pub(crate) async fn claim(shared: &Shared, claim: &Claim) -> Result<Claimed, Stop> {
     let mut connection = shared.pool.take().await?;
     let now = shared.now();
+    if let Some(claimed) = glance::idle(shared, &connection, claim, now).await? {
+        return Ok(claimed);
+    }
     // Checked before the sweep: a claim of a dead session changes nothing (P6).
     let ability = live(&connection, claim.session, now).await?;
     let last_request = last_request(shared, &connection, claim.session).await?;

@@ -182,7 +182,9 @@ SELECT
 FROM unnest($1::INT[], $2::INT[], $3::BIGINT[], $4::BIGINT[]) r (route, rank, wake, timer)";
 
 /// The fronts of all lines of some routes, without a floor: a loop over the ranks that there are.
-pub(crate) const SURVEY: &str = "
+macro_rules! survey {
+    () => {
+        "
 SELECT r.route, f.rank, f.since, NULL::BIGINT AS wake_at
 FROM unnest($1::INT[]) r (route), LATERAL (
     WITH RECURSIVE fronts (rank, since) AS (
@@ -249,7 +251,70 @@ FROM unnest($1::INT[]) r (route), LATERAL (
     )
     SELECT rank, wake_at
     FROM fronts
-) f";
+) f"
+    };
+}
+pub(crate) const SURVEY: &str = survey!();
+
+/// The survey, with numbers that change with whatever others do.
+pub(crate) const LOOK: &str = concat!(
+    "
+SELECT
+    (SELECT last_value FROM feed_place),
+    (SELECT last_value FROM inbox_place),
+    (SELECT last_value FROM wake_number),
+    s.route, s.rank, s.since, s.wake_at
+FROM (SELECT 1) one
+LEFT JOIN (",
+    survey!(),
+    ") s ON TRUE"
+);
+
+/// Everything that can keep a claim from being idle, at one moment, with the survey and the numbers
+/// of a look. A claim that finds nothing here needs no other statement.
+pub(crate) const GLANCE: &str = concat!(
+    "
+WITH survey AS MATERIALIZED (",
+    survey!(),
+    ")
+SELECT
+    (SELECT last_value FROM feed_place),
+    (SELECT last_value FROM inbox_place),
+    (SELECT last_value FROM wake_number),
+    (SELECT count(*) FROM survey WHERE since IS NOT NULL),
+    (SELECT min(wake_at) FROM survey),
+    (SELECT retired IS NULL AND expires_at > $3 FROM sessions WHERE id = $2) IS TRUE
+        AND (
+            SELECT TRUE
+            FROM sessions
+            WHERE NOT released AND (retired IS NOT NULL OR expires_at <= $3)
+            LIMIT 1
+        ) IS NULL
+        AND (SELECT TRUE FROM routes WHERE ns = $4 AND id <> ALL($5::INT[]) LIMIT 1) IS NULL,
+    LEAST(
+        (
+            SELECT e.care_at
+            FROM executions e
+            WHERE e.ns = $4 AND e.care_at IS NOT NULL
+            ORDER BY e.ns, e.care_at, e.key
+            LIMIT 1
+        ),
+        (
+            SELECT c.at
+            FROM (
+                SELECT execution, at, while_held
+                FROM cares
+                WHERE ns = $4
+                ORDER BY ns, at, execution
+                OFFSET 0
+            ) c,
+            LATERAL (SELECT session FROM executions WHERE key = c.execution LIMIT 1) e
+            WHERE c.while_held OR e.session IS NULL
+            LIMIT 1
+        )
+    ),
+    (SELECT key FROM executions WHERE session = $2 ORDER BY session, key LIMIT 1) IS NOT NULL"
+);
 
 /// The executions of a namespace that a caretaker is to look at first.
 pub(crate) const CARE_NEXT: &str = "

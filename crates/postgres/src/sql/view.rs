@@ -209,13 +209,6 @@ FROM (
 LATERAL (SELECT ns, id FROM executions WHERE key = f.execution LIMIT 1) e
 LIMIT $3";
 
-/// Numbers that change with whatever others do.
-pub(crate) const PROBE: &str = "
-SELECT
-    (SELECT last_value FROM feed_place),
-    (SELECT last_value FROM inbox_place),
-    (SELECT last_value FROM wake_number)";
-
 pub(crate) const LISTEN: &str = "LISTEN abide";
 pub(crate) const NOTIFY: &str = "
 SELECT pg_notify('abide', $1)";

@@ -3,6 +3,7 @@
 mod cluster;
 mod conformance;
 mod fixture;
+mod idle;
 mod isolation;
 mod opening;
 mod orders;

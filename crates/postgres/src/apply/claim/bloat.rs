@@ -68,6 +68,7 @@ impl Process {
             routes: Routes::default(),
             board: Arc::new(Board::new(9)),
             horizon: Horizon::default(),
+            looks: follower::Looks::default(),
             tallies: Tallies::default(),
             steps: tokio::sync::Semaphore::new(1),
             stash: crate::stash::Stash::default(),
