@@ -432,6 +432,10 @@ async fn write(
             continue;
         }
         told.extend(draft.news);
+        // A commit that was fenced is no less an answer.
+        if let (Job::Commit(commit, _), Decided::Committed(..)) = (&draft.job, &draft.decided) {
+            shared.pool.witness.note(commit);
+        }
         draft.job.tell(draft.decided);
     }
     shared.board.tell(told);

@@ -48,6 +48,7 @@ mod tls;
 mod url;
 mod verify;
 mod view;
+mod witness;
 
 pub use abide_store::Verification;
 pub use error::OpenError;

@@ -1,39 +1,52 @@
 //! The connections of a store.
 
 use std::ops::Deref;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use abide_store::Error;
+use abide_store::{Clock, Error};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::connection::Connection;
-use crate::error::Stop;
+use crate::error::{Kind, Stop};
 use crate::sql;
 use crate::url::Place;
+use crate::witness::Witness;
 
 pub(crate) struct Pool {
     pub(crate) place: Place,
+    /// What this process knows of the database.
+    pub(crate) witness: Witness,
     permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Pool {
-    pub(crate) fn new(place: Place, connection_count_max: usize) -> Self {
-        Self { place, permits: Semaphore::new(connection_count_max.max(1)), idle: Mutex::default() }
+    pub(crate) fn new(place: Place, connection_count_max: usize, clock: Arc<dyn Clock>) -> Self {
+        let witness = Witness::new(clock);
+        Self { place, witness, permits: Semaphore::new(connection_count_max.max(1)), idle: Mutex::default() }
     }
 
     /// Takes a connection from the pool, or opens one.
     pub(crate) async fn take(&self) -> Result<Pooled<'_>, Stop> {
         let permit = self.permits.acquire().await.map_err(|_| Error::Closed)?;
+        self.witness.check()?;
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let connection = match idle {
                 Some(connection) if !connection.is_usable() => continue,
                 Some(connection) => connection,
-                None => Connection::open(&self.place).await.map_err(unreachable)?,
+                None => self.open().await?,
             };
             return Ok(Pooled { pool: self, connection: Some(connection), is_open: false, _permit: permit });
         }
+    }
+
+    async fn open(&self) -> Result<Connection, Stop> {
+        let connection = Connection::open(&self.place).await.map_err(unreachable)?;
+        // Nothing was sent that changes anything.
+        let asked = self.witness.question(&connection).await;
+        asked.map_err(|stop| Stop::Told(stop.told("connect", Kind::Reads)))?;
+        Ok(connection)
     }
 
     pub(crate) fn close(&self) {

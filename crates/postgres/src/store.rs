@@ -56,7 +56,7 @@ impl PostgresStore {
         }
         let listens = place.listens;
         let shared = Arc::new(Shared {
-            pool: Pool::new(place, options.connection_count_max),
+            pool: Pool::new(place, options.connection_count_max, Arc::clone(&clock)),
             clock,
             routes: Routes::default(),
             board: Arc::new(Board::new(options.notice_count_max)),
@@ -274,8 +274,11 @@ impl View for PostgresStore {
         Self::read(self, "leases", |shared| async move { view::leases(&shared, &leases).await })
     }
 
-    /// Nothing is known before an operation fails, and then the server says why.
+    /// Nothing else is known before an operation fails, and then the server says why.
     fn trouble(&self) -> Answer<Option<Trouble>> {
-        self.gate.answer(async { Ok(None) })
+        let since = self.shared.now();
+        let lost = self.shared.pool.witness.lost().map(ToOwned::to_owned);
+        let trouble = lost.map(|complaint| Trouble::Failing { since, complaint });
+        self.gate.answer(async { Ok(trouble) })
     }
 }

@@ -53,7 +53,11 @@ pub(crate) async fn commit_alone(shared: &Shared, commit: &Commit) -> Result<Com
     let routes = letter::routes_of(shared, &commit.changes.outgoing);
     let mut work = Work::begin(shared, routes).await?;
     match work.apply(commit).await {
-        Ok(outcome @ CommitOutcome::Committed(_)) => work.commit(outcome).await,
+        Ok(outcome @ CommitOutcome::Committed(_)) => {
+            let outcome = work.commit(outcome).await?;
+            shared.pool.witness.note(commit);
+            Ok(outcome)
+        }
         Ok(outcome @ CommitOutcome::Fenced(_)) => {
             work.connection.undo().await;
             Ok(outcome)

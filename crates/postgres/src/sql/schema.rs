@@ -70,6 +70,14 @@ pub(crate) const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ 
 pub(crate) const COMMIT: &str = "COMMIT";
 pub(crate) const ROLLBACK: &str = "ROLLBACK";
 
+/// What names the server and its past, and the version of an execution. These functions read a file
+/// of the server, and anybody may call them.
+pub(crate) const WITNESS: &str = "
+SELECT
+    (SELECT system_identifier::TEXT FROM pg_catalog.pg_control_system()),
+    (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint()),
+    (SELECT version FROM executions WHERE key = $1)";
+
 /// Two processes that open an empty database at the same time create one schema: the second waits
 /// here until the first has committed, and then finds everything.
 pub(crate) const MIGRATION_LOCK: &str = "

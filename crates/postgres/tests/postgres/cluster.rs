@@ -83,6 +83,10 @@ impl Cluster {
         self.tool("pg_ctl", &["start", "-w", "-l", &log.display().to_string(), "-o", &all]);
     }
 
+    pub(crate) fn stop(&self) {
+        self.tool("pg_ctl", &["stop", "-w", "-m", "fast"]);
+    }
+
     /// Runs a program as the user of the server.
     pub(crate) fn run(&self, program: &Path, arguments: &[&str]) {
         let mut command = Command::new(program);

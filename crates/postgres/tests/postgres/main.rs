@@ -2,6 +2,7 @@
 
 mod cluster;
 mod conformance;
+mod failover;
 mod fixture;
 mod idle;
 mod isolation;

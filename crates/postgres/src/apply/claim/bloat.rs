@@ -62,7 +62,7 @@ impl Process {
         crowd.run(SESSION);
         let place = Place::parse(&crowd.url, 5_000).expect("the URL of the server is right");
         let shared = Shared {
-            pool: Pool::new(place, 1),
+            pool: Pool::new(place, 1, TestClock::new()),
             clock: TestClock::new(),
             options: Options::default(),
             routes: Routes::default(),
