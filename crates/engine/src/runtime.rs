@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Poll, RawWakerVTable, Waker};
 use std::thread::ThreadId;
@@ -156,6 +157,8 @@ pub struct TokioRuntime {
     /// The table of functions of a task's own waker, once a task has shown it.
     task_wakers: Arc<OnceLock<&'static RawWakerVTable>>,
     has_several_threads: bool,
+    /// How far the clock of the database server is ahead of the system's, in microseconds.
+    ahead_us: Arc<AtomicI64>,
 }
 
 impl TokioRuntime {
@@ -171,7 +174,8 @@ impl TokioRuntime {
         }));
         let flavor = handle.runtime_flavor();
         let has_several_threads = flavor != tokio::runtime::RuntimeFlavor::CurrentThread;
-        Some(Arc::new(Self { handle, began: Instant::now(), task_wakers, has_several_threads }))
+        let ahead_us = Arc::default();
+        Some(Arc::new(Self { handle, began: Instant::now(), task_wakers, has_several_threads, ahead_us }))
     }
 }
 
@@ -211,8 +215,17 @@ impl Clock for SystemClock {
 
 impl Clock for TokioRuntime {
     fn now(&self) -> Timestamp {
-        SystemClock.now()
+        now_with(&self.ahead_us)
     }
+
+    fn follow(&self, ahead_us: i64) {
+        self.ahead_us.fetch_add(ahead_us, Ordering::Relaxed);
+    }
+}
+
+fn now_with(ahead_us: &AtomicI64) -> Timestamp {
+    let system = SystemClock.now().as_micros();
+    Timestamp::from_micros(system.saturating_add(ahead_us.load(Ordering::Relaxed)))
 }
 
 impl Runtime for TokioRuntime {
@@ -221,9 +234,10 @@ impl Runtime for TokioRuntime {
         // Long sleeps are cut: the wall clock may be set, and tokio's timers follow the monotonic
         // one.
         const CUT: Duration = Duration::from_secs(1);
+        let ahead_us = self.ahead_us.clone();
         Box::pin(async move {
             loop {
-                let left = at.since(SystemClock.now());
+                let left = at.since(now_with(&ahead_us));
                 if left.is_zero() {
                     return;
                 }

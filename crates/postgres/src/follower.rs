@@ -16,10 +16,13 @@ use crate::error::Stop;
 use crate::floors::{self, Floor, Marks};
 use crate::gate::{pause, start};
 use crate::shared::Shared;
-use crate::sql;
+use crate::{server_clock, sql};
 
 /// Everybody looks once after so many looks that found nothing new.
 const QUIET_COUNT_MAX: u32 = 10;
+
+/// The clock is compared with the server's once in so many pauses.
+const PAUSES_PER_CLOCK: u32 = 60;
 
 /// Everything that a process can be told at once, but for where it is: the walk of the slow poll
 /// finds that.
@@ -78,9 +81,15 @@ impl Looks {
 /// Looks for changes of other processes, until the store is closed. A claim that looked meanwhile
 /// stands for a look of ours.
 pub(crate) async fn look(shared: Arc<Shared>) {
-    let mut count = 0;
+    let (mut count, mut pause_count) = (0, 0_u32);
     loop {
         pause(shared.options.poll_ms).await;
+        pause_count = pause_count.wrapping_add(1);
+        if pause_count.is_multiple_of(PAUSES_PER_CLOCK) {
+            // In place of a look, so that an idle process asks once a second. An error shows again.
+            let _ = compare_clock(&shared).await;
+            continue;
+        }
         let now = shared.looks.count();
         if now == count {
             // The next operation meets the same error.
@@ -121,6 +130,11 @@ fn floor_of(row: &Row, column: usize) -> Result<Floor, Stop> {
     let (wake, timer): (Option<i64>, Option<i64>) = (row.try_get(column)?, row.try_get(column + 1)?);
     let floor = wake.map_or(Floor::NOTHING, Floor::of_wake);
     Ok(timer.map_or(floor, |timer| floor.or(Floor::of_timer(timer))))
+}
+
+async fn compare_clock(shared: &Shared) -> Result<(), Stop> {
+    let connection = shared.pool.take().await?;
+    server_clock::set(&*shared.clock, &connection).await
 }
 
 /// Notifies other processes of changes, and hears of theirs, until the store is closed.

@@ -34,6 +34,7 @@ mod routes;
 mod rows;
 mod schema;
 mod seal;
+mod server_clock;
 mod shared;
 mod sheet;
 mod sql;

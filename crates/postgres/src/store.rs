@@ -23,7 +23,7 @@ use crate::shared::Shared;
 use crate::stash::Stash;
 use crate::tallies::{Asked, Tallies};
 use crate::url::Place;
-use crate::{Migration, OpenError, Options, apply, follower, schema, verify, view};
+use crate::{Migration, OpenError, Options, apply, follower, schema, server_clock, verify, view};
 
 /// A [`Store`] in a PostgreSQL database.
 pub struct PostgresStore {
@@ -42,9 +42,9 @@ impl PostgresStore {
         let place = Place::parse(url, options.connect_ms_max)?;
         let gate = Gate::open().map_err(OpenError::Thread)?;
         let (tell, told) = std::sync::mpsc::sync_channel(1);
-        let opening = options.clone();
+        let (opening, told_clock) = (options.clone(), Arc::clone(&clock));
         gate.start(async move {
-            let opened = schema::open(&place, &opening).await.map(drop);
+            let opened = prepare(&place, &opening, &*told_clock).await;
             // Nobody may wait for it any longer.
             let _ = tell.send((place, opened));
         });
@@ -161,6 +161,14 @@ impl PostgresStore {
         self.shared.pool.close();
         self.gate.end();
     }
+}
+
+/// Prepares the schema, and the clock.
+async fn prepare(place: &Place, options: &Options, clock: &dyn Clock) -> Result<(), OpenError> {
+    let connection = schema::open(place, options).await?;
+    // What cannot be asked now is asked again while the store works.
+    let _ = server_clock::set(clock, &connection).await;
+    Ok(())
 }
 
 impl Drop for PostgresStore {

@@ -21,6 +21,13 @@ use crate::{
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
+
+    /// Hears that the clock of the database server is ahead of this one by so many microseconds,
+    /// or behind it if the number is negative. A clock of production goes by it from then on, so
+    /// that all machines on one database agree. A clock of a test need not.
+    fn follow(&self, ahead_us: i64) {
+        let _ = ahead_us;
+    }
 }
 
 /// A database that keeps executions. These methods change it; its [`View`] reads it. Each method is

@@ -1,4 +1,5 @@
 //! Workflows on a PostgreSQL server.
 
+mod clocks;
 mod server;
 mod transactions;

@@ -78,6 +78,11 @@ SELECT
     (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint()),
     (SELECT version FROM executions WHERE key = $1)";
 
+/// The clock of the server, by which every process sets its own. No statement decides by it: the
+/// time that counts is a parameter, as everywhere.
+pub(crate) const CLOCK: &str = "
+SELECT (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT";
+
 /// Two processes that open an empty database at the same time create one schema: the second waits
 /// here until the first has committed, and then finds everything.
 pub(crate) const MIGRATION_LOCK: &str = "
