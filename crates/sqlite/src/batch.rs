@@ -25,6 +25,7 @@ use crate::rows::SessionState;
 use crate::sql;
 use crate::statements::{Frequent, Prepared, Statements};
 use crate::step_connection::StepConnection;
+use crate::tail::OpenTails;
 use crate::tallies::Tallies;
 use crate::trouble::Troubles;
 
@@ -138,6 +139,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) caches: &'a mut Caches,
     pub(crate) effects: &'a mut Effects,
     pub(crate) tallies: &'a mut Tallies,
+    /// The executions whose rows say that their journals may have tails.
+    pub(crate) tails: &'a mut OpenTails,
     /// Executions that could not be read.
     pub(crate) left_out: &'a mut LeftOut,
     pub(crate) statements: Statements<'a>,

@@ -30,8 +30,6 @@ pub(crate) struct Caches {
     /// The routes that a session serves, and the number of all routes at that time.
     pub(crate) served: BySession<(usize, Arc<[i64]>)>,
     pub(crate) rows: ByKey<CachedRow>,
-    /// Executions whose rows have fallen behind their journals.
-    pub(crate) tails: HashSet<i64, KeyHasher>,
     /// Routes without ready executions.
     pub(crate) idle_routes: HashSet<i64, KeyHasher>,
     pub(crate) inboxes: ByKey<Inbox>,
@@ -68,9 +66,8 @@ impl Caches {
 
     /// Makes room: it is simpler to drop everything than to know the age of each item.
     pub(crate) fn trim(&mut self) {
-        if self.rows.len().max(self.tails.len()) > CACHED_ROW_COUNT_MAX {
+        if self.rows.len() > CACHED_ROW_COUNT_MAX {
             self.rows.clear();
-            self.tails.clear();
         }
         if self.inboxes.len() > CACHED_ROW_COUNT_MAX {
             self.inboxes.clear();

@@ -261,7 +261,7 @@ impl Store for SqliteStore {
     }
 
     fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat> {
-        self.write(HeartbeatWork(beat), Scheduling::Urgent)
+        self.write(HeartbeatWork::new(beat), Scheduling::Urgent)
     }
 
     fn retire(&self, retire: Retire) -> Answer<()> {

@@ -7,26 +7,34 @@
 //! reader finds it without an index. Every reader of a version, a head, a count or a state follows
 //! it: this process, another one, the next holder, `verify`.
 //!
+//! Such a row is *open*, whether a tail follows or not. Readers pay for that, and damage behind it
+//! may be damage to the tail, so heartbeats close the rows of executions that are held: see
+//! [`OpenTails`].
+//!
 //! Status, times and the messages that wake an execution are the same in its row and in its tail.
 //! Decisions about messages and places are therefore made without it.
+
+mod open;
 
 use std::ops::ControlFlow;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Execution, Listens, Status, Summary, Timestamp, Version, codec};
+use abide_core::{Execution, Listens, SessionId, Status, Summary, Timestamp, Version, codec};
 use abide_store::Record;
 use rusqlite::Connection;
 
+use crate::apply::take_cached;
 use crate::batch::Batch;
-use crate::caches::CachedRow;
 use crate::error::Stop;
 use crate::journal::{Chain, Found};
 use crate::place::{Columns, Holder, Place};
-use crate::rows::{Written, integer};
+use crate::rows::{LeaseState, Written, integer};
 use crate::sheaf::{self, Part, Wanted};
 use crate::sheet::{Base, Draft, Sheet};
 use crate::statements::Frequent;
 use crate::{room, sql};
+
+pub(crate) use open::OpenTails;
 
 /// How many rows of the table a tail extends over at most, those of other executions included. A
 /// reader goes through all of them, which takes about a quarter of a millisecond.
@@ -40,13 +48,23 @@ pub(crate) struct Current {
     pub(crate) execution: Execution,
     /// The summary of the last commit in the tail, if there is a tail.
     pub(crate) summary: Option<Summary>,
-    has_tail: bool,
+    pub(crate) has_tail: bool,
 }
 
 impl Current {
     /// Returns the facts about an execution that exists.
     pub(crate) fn find(connection: &Connection, key: i64) -> Result<Self, Stop> {
         Self::in_row(connection, key)?.follow(connection)
+    }
+
+    /// Returns the facts as they are in the row, and the summary there.
+    fn with_summary(connection: &Connection, key: i64) -> rusqlite::Result<(Self, Summary)> {
+        let mut statement = connection.prepare_cached(sql::EXECUTION_LEASED)?;
+        statement.query_row([key], |row| {
+            let base = Base::read(row)?;
+            let sheet = base.sheet()?;
+            Ok((Self::read(&base, &sheet)?, sheet.summary()?))
+        })
     }
 
     fn in_row(connection: &Connection, key: i64) -> rusqlite::Result<Self> {
@@ -200,37 +218,60 @@ impl Steady {
     }
 }
 
-/// The most tails that one heartbeat takes in: the writer does nothing else meanwhile.
-const TAKEN_COUNT_MAX: usize = 256;
+/// The most tails that one heartbeat closes: the writer does nothing else meanwhile.
+const CLOSED_COUNT_MAX: usize = 256;
+
+/// A tail whose last row the writer has forgotten counts as so many: it goes through
+/// [all rows](TAIL_ROWS) that may belong to it.
+const FORGOTTEN_COUNT: usize = 4;
 
 impl Batch<'_> {
-    /// Writes the rows of executions whose journals have tails, so that no tail gets old: a reader
-    /// need not look for it, and a journal that has lost its last rows is noticed by its head.
-    pub(crate) fn take_in_tails(&mut self) -> Result<(), Stop> {
-        let keys: Vec<i64> = self.caches.tails.iter().copied().take(TAKEN_COUNT_MAX).collect();
-        for key in keys {
-            self.caches.tails.remove(&key);
-            let Some(mut cached) = self.caches.rows.remove(&key) else { continue };
-            match self.take_in(key, &mut cached) {
-                Ok(()) => _ = self.caches.rows.insert(key, cached),
+    /// Closes tails: it writes the rows of their executions, the oldest first. A reader need not
+    /// look for those tails any longer, and a journal that has lost its last rows is noticed by its
+    /// head.
+    pub(crate) fn close_tails(&mut self) -> Result<(), Stop> {
+        let mut left = if self.tails.rests() { 0 } else { CLOSED_COUNT_MAX };
+        while left > 0
+            && let Some(key) = self.tails.oldest()
+        {
+            let is_known = self.caches.rows.contains_key(&key);
+            left = left.saturating_sub(if is_known { 1 } else { FORGOTTEN_COUNT });
+            match self.close_tail(key) {
+                Ok(()) => {}
                 // Its holder reads the same rows, and sets it aside.
-                Err(stop) if stop.damage().is_some() => {
+                Err(stop) if stop.damage().is_some() || stop.is_unreadable() || stop.is_newer() => {
                     tracing::error!(key, damage = stop.complaint(), "the tail of a journal is damaged");
                 }
-                Err(stop) => return Err(stop),
+                Err(stop) => {
+                    self.tails.give_up(key);
+                    return Err(stop);
+                }
             }
+            self.tails.close(key);
         }
         Ok(())
     }
 
-    fn take_in(&mut self, key: i64, cached: &mut CachedRow) -> Result<(), Stop> {
-        let state = &mut cached.state;
-        let (true, Some(session)) = (state.cold.has_tail, state.lease.session) else { return Ok(()) };
-        let current = Current::in_row(self.connection, key)?.follow_to(self.connection, state.anchor.head)?;
-        let Some(summary) = current.summary else { return Ok(()) };
+    fn close_tail(&mut self, key: i64) -> Result<(), Stop> {
+        let Some(mut cached) = take_cached(self, key)? else { return Ok(()) };
+        // A session of another process closes its own. An execution that nobody holds is left to
+        // the next claim.
+        let holder = cached.state.lease.session.filter(|session| self.shared.notices.holds(*session));
+        let Some(session) = holder else { return Ok(()) };
+        if cached.state.cold.has_tail {
+            self.take_in(key, session, &mut cached.state)?;
+        }
+        self.caches.rows.insert(key, cached);
+        Ok(())
+    }
+
+    fn take_in(&mut self, key: i64, session: SessionId, state: &mut LeaseState) -> Result<(), Stop> {
+        let (row, written) = Current::with_summary(self.connection, key)?;
+        let current = row.follow_to(self.connection, state.anchor.head)?;
         if (current.chain.head, current.version) != (state.anchor.head, state.anchor.version) {
             return Err(Stop::corrupt(format!("the journal of execution {key} does not end where it did")));
         }
+        let summary = current.summary.unwrap_or(written);
         let holder = Holder { session, request: 0, beat: state.given_beat, position: 0, is_newborn: false };
         let Columns { place, .. } = Place::Held(holder).columns();
         let room = state.sheet_room(None);

@@ -24,6 +24,7 @@ use crate::os::{self, Moment};
 use crate::statements::Statements;
 use crate::step_connection::StepConnection;
 use crate::stepped::Fate;
+use crate::tail::OpenTails;
 use crate::tallies::Tallies;
 use crate::wal::Wal;
 use crate::{inherited, schema, sql};
@@ -48,6 +49,7 @@ pub(crate) struct Writer {
     caches: Caches,
     effects: Effects,
     tallies: Tallies,
+    tails: OpenTails,
     left_out: LeftOut,
     /// Callers with answers, to be woken when the writer's mutex is free again: they may want it.
     answered: Vec<Waker>,
@@ -82,6 +84,7 @@ impl Writer {
             caches: Caches::default(),
             effects: Effects::default(),
             tallies: Tallies::default(),
+            tails: OpenTails::default(),
             left_out: LeftOut::new(shared.options.left_out_count_max),
             answered: Vec::new(),
             shared,
@@ -193,6 +196,7 @@ impl Writer {
             caches: &mut self.caches,
             effects: &mut self.effects,
             tallies: &mut self.tallies,
+            tails: &mut self.tails,
             left_out: &mut self.left_out,
             statements: Statements::default(),
         };
@@ -323,6 +327,7 @@ impl Writer {
     /// Drops what makes a busy writer fast: nobody has had work for a while.
     pub(crate) fn shrink(&mut self) {
         self.caches = Caches::default();
+        self.tails.shrink();
         self.answered.shrink_to_fit();
         if let Some(writer) = &self.connection
             && let Err(error) = writer.connection.execute_batch(sql::SHRINK)
@@ -345,6 +350,7 @@ impl Writer {
         }
         self.effects.happen(&self.shared);
         self.tallies.keep();
+        self.tails.keep();
         self.caches.trim();
         if let Some(wal) = &self.wal {
             wal.committed(&writer.connection);
@@ -356,6 +362,7 @@ impl Writer {
     fn roll_back(&mut self) {
         self.effects.forget();
         self.tallies.undo();
+        self.tails.undo_to(0);
         self.caches = Caches::default();
         let Some(writer) = &self.connection else { return };
         if let Err(error) = writer.roll_back() {

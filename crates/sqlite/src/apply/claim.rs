@@ -510,6 +510,10 @@ pub(crate) fn leased(
         })
     })?;
     drop(statement);
+    if found.current.has_tail {
+        // A former process cannot close it any longer.
+        batch.tails.open(key);
+    }
     let current = found.current.follow(batch.connection)?;
     let namespace = batch.caches.interned(batch.connection)?.namespace(found.namespace).cloned();
     let namespace = namespace.ok_or_else(|| Stop::corrupt(format!("execution {key} is in no namespace")))?;

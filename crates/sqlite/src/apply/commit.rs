@@ -1,7 +1,7 @@
 //! `commit`: the changes that the holder of a lease writes.
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Timestamp};
+use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Status, Summary, Timestamp};
 use abide_store::{
     Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Record, not_unread, refused_start,
 };
@@ -121,6 +121,12 @@ fn is_plain(commit: &Commit) -> bool {
         && Steady::of(&changes.summary).is_some()
 }
 
+/// Whether more commits like this one may follow soon. A commit that ends a sleep or a wait changes
+/// the status, and with it the row: a tail would only be in the way of readers.
+fn is_at_work(summary: &Summary) -> bool {
+    summary.status == Status::Running
+}
+
 /// The row of an execution, as a commit leaves it.
 struct NewRow<'s> {
     key: i64,
@@ -180,7 +186,7 @@ fn own_answer(changes: &Changes) -> Option<&Message> {
 }
 
 /// Returns the writer's state of an execution, from memory or from its row.
-fn take_cached(batch: &mut Batch<'_>, key: i64) -> Result<Option<CachedRow>, Stop> {
+pub(crate) fn take_cached(batch: &mut Batch<'_>, key: i64) -> Result<Option<CachedRow>, Stop> {
     if let Some(cached) = batch.caches.rows.remove(&key) {
         return Ok(Some(cached));
     }
@@ -436,7 +442,7 @@ impl CommitWork {
             let version = self.commit.expected.next();
             (cached.state.lease.version, cached.state.anchor.version) = (version, version);
             batch.caches.targets.remove(&key);
-            batch.caches.tails.insert(key);
+            debug_assert!(batch.tails.has(key), "its row was written with an open tail");
             return Ok(());
         }
         self.update_seldom(batch, cached, after)?;
@@ -451,7 +457,9 @@ impl CommitWork {
         let to = after.map(|after| after.place).or(settled);
         let room = cached.state.sheet_room(to.map(Place::columns));
         let is_open = cached.state.cold.keeping.is_open();
-        cached.state.cold.has_tail = self.is_plain && after.is_none() && cached.is_warm && !is_open;
+        let opens_tail =
+            self.is_plain && after.is_none() && cached.is_warm && !is_open && is_at_work(&changes.summary);
+        cached.state.cold.has_tail = opens_tail;
         let LeaseState { cold, anchor, .. } = &cached.state;
         let marks = if is_open { batch.caches.answers.marks(key) } else { &[] };
         let draft = self.sheet.get_or_insert_with(|| Draft::new(&changes.summary, &changes.state));
@@ -467,7 +475,10 @@ impl CommitWork {
         cached.is_warm = true;
         cached.state.fill(length);
         batch.caches.targets.remove(&key);
-        batch.caches.tails.remove(&key);
+        match opens_tail {
+            true => batch.tails.open(key),
+            false => batch.tails.close(key),
+        }
         if after.is_some() {
             self.released(batch, cached);
         } else if settled.is_some() {
@@ -575,7 +586,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::task::{Context, Waker};
 
-    use abide_core::{Payload, Status};
+    use abide_core::Payload;
     use abide_store::conformance::block_on;
     use abide_store::{InboxRead, Store, View as _};
 

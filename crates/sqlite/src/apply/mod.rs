@@ -14,7 +14,7 @@ mod submit;
 
 pub(crate) use aside::AsideWork;
 pub(crate) use claim::ClaimWork;
-pub(crate) use commit::CommitWork;
+pub(crate) use commit::{CommitWork, take_cached};
 pub(crate) use import::ImportWork;
 pub(crate) use inbox::{Judge, check_inbox, each_unread, inbox_page, orders};
 pub(crate) use message::{first_entry, first_start};

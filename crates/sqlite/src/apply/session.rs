@@ -78,7 +78,17 @@ fn delete_left_behind(batch: &Batch<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-pub(crate) struct HeartbeatWork(pub(crate) Beat);
+pub(crate) struct HeartbeatWork {
+    beat: Beat,
+    /// Whether the last attempt met a tail that SQLite could not read.
+    is_taught: bool,
+}
+
+impl HeartbeatWork {
+    pub(crate) fn new(beat: Beat) -> Self {
+        Self { beat, is_taught: false }
+    }
+}
 
 impl Operation for HeartbeatWork {
     type Output = Heartbeat;
@@ -86,7 +96,7 @@ impl Operation for HeartbeatWork {
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Heartbeat, Stop> {
         let now = batch.now();
-        let Beat { session: id, digest, is_draining } = self.0;
+        let Beat { session: id, digest, is_draining } = self.beat;
         let Some(session) = batch.live_session(id, now)? else { return Ok(Heartbeat::NotRegistered) };
         let expires_at = session.extend(now);
         let taken = write_expiry(batch, id, (expires_at, is_draining))?;
@@ -94,8 +104,14 @@ impl Operation for HeartbeatWork {
             Some(believed) => compare(batch, id, (believed, taken))?,
             None => Agreement::Agreed,
         };
-        batch.take_in_tails()?;
+        let closed = batch.close_tails();
+        self.is_taught = closed.is_err();
+        closed?;
         Ok(Heartbeat::Refreshed { expires_at, leases })
+    }
+
+    fn can_do_without(&mut self) -> bool {
+        std::mem::take(&mut self.is_taught)
     }
 }
 
@@ -182,7 +198,9 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     }
     // Whether a caretaker has to look at an execution depends on its unread messages.
     batch.settle_held(session)?;
-    batch.take_in_tails()?;
+    if batch.shared.notices.holds(session) {
+        batch.close_tails()?;
+    }
     let now = batch.now();
     let (ready_at, look_at) = (now.as_micros(), now.after(care::ORDER_GRACE).as_micros());
     let mut release = batch.connection.prepare_cached(sql::SESSION_RELEASE)?;

@@ -73,7 +73,7 @@ fn submit_all(
     batch.connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
     let notice_count = batch.effects.notices.messages.len();
     let settled_count = batch.effects.settled.len();
-    let counted = batch.tallies.mark();
+    let (counted, closed) = (batch.tallies.mark(), batch.tails.mark());
     let mut submitted: Submissions = Submissions::with_capacity(work.messages.len());
     for message in &work.messages {
         match submit(batch, message, offer, None) {
@@ -90,6 +90,7 @@ fn submit_all(
                 batch.effects.notices.messages.truncate(notice_count);
                 batch.effects.settled.truncate(settled_count);
                 batch.tallies.undo_to(counted);
+                batch.tails.undo_to(closed);
                 *batch.caches = Caches::default();
                 return Err(Stop::Refused(error));
             }

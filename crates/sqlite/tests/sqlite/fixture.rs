@@ -269,7 +269,7 @@ impl Seat {
         Commit { transaction: Some(Transaction(Arc::new(run))), ..self.draft(&mut held, Vec::new()) }
     }
 
-    /// Sends a heartbeat, after which no row is behind its journal.
+    /// Sends a heartbeat, after which no row is behind its journal, unless there are very many.
     pub(crate) fn beat(&self) {
         block_on(self.store.heartbeat(Beat::of(self.session))).expect("a heartbeat is answered");
     }

@@ -3,12 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Summary, Waiting};
+use abide_core::{Body, Namespace, Payload, Summary, Waiting};
 use abide_sqlite::SqliteStore;
+use abide_sqlite::flaw::PAGE_BYTES;
+use abide_sqlite::stepped::{Fate, Stepped};
 use abide_store::conformance::block_on;
-use abide_store::{Commit, CommitOutcome, Hold, List, Store, View};
+use abide_store::{Beat, Commit, CommitOutcome, Heartbeat, Hold, IdleHook, List, Store, View};
 
-use crate::fixture::{Fixture, Held, Seat, complete, damaged, look, signal, step, submit};
+use crate::fixture::{
+    Fixture, Held, Seat, complete, damaged, flow, look, message, signal, start, step, submit,
+};
+use crate::sheaves::{Bench, ids, seat, stepped};
 
 /// How far the head of `a` is behind its last row.
 fn tail_length(fixture: &Fixture) -> i64 {
@@ -16,6 +21,17 @@ fn tail_length(fixture: &Fixture) -> i64 {
         SELECT MAX(j.row) - e.head FROM abide_executions AS e JOIN abide_journal AS j ON j.execution = e.key
         WHERE e.id = 'a'";
     fixture.raw().query_row(LENGTH, [], |row| row.get(0)).expect("it can be read")
+}
+
+/// The executions whose heads are behind their last rows, in the order of their births.
+fn with_tails(fixture: &Fixture) -> Vec<String> {
+    const BEHIND: &str = "
+        SELECT DISTINCT e.id FROM abide_executions AS e JOIN abide_journal AS j ON j.execution = e.key
+        WHERE j.row > e.head ORDER BY e.key";
+    let raw = fixture.raw();
+    let mut behind = raw.prepare(BEHIND).expect("it can be asked");
+    let ids = behind.query_map([], |row| row.get(0)).expect("it can be read");
+    ids.collect::<Result<_, _>>().expect("each has an id")
 }
 
 /// Returns a store in which `a` has this many steps, of which all but the first are a tail.
@@ -61,7 +77,7 @@ fn the_waits_of_a_tail_are_shown_and_listed() {
     block_on(store.commit(commit)).expect("it is written");
     assert_eq!(tail_length(&fixture), 3);
     assert_eq!(look(&store, "a").summary.waiting.as_slice(), std::slice::from_ref(&waiting));
-    let list = List::of(abide_core::Namespace::default(), 10);
+    let list = List::of(Namespace::default(), 10);
     let listed = block_on(store.list(list)).expect("it is listed").items.remove(0);
     assert_eq!(listed.summary.waiting.as_slice(), [waiting]);
 }
@@ -189,16 +205,172 @@ fn a_heartbeat_takes_in_tails_beside_many_that_are_over() {
     for nth in 1..=2 {
         held.iter_mut().for_each(|held| seat.record(held, vec![step(nth)]));
     }
-    let tail_count = || -> i64 {
-        const COUNT: &str = "
-            SELECT COUNT(DISTINCT e.key) FROM abide_executions AS e JOIN abide_journal AS j ON j.execution = e.key
-            WHERE j.row > e.head";
-        fixture.raw().query_row(COUNT, [], |row| row.get(0)).expect("they are counted")
-    };
-    assert_eq!(tail_count(), 50);
+    assert_eq!(with_tails(&fixture).len(), 50);
     seat.beat();
-    assert_eq!(tail_count(), 0);
+    assert_eq!(with_tails(&fixture), Vec::<String>::new());
     assert_sound(&store);
+}
+
+/// Sends the heartbeat of a store that is stepped.
+fn beat(bench: &Bench) {
+    let answer = bench.store.heartbeat(Beat::of(bench.seat.session));
+    assert!(matches!(bench.together(vec![answer]).remove(0), Heartbeat::Refreshed { .. }));
+}
+
+/// Their rows say that there may be a tail, and there is none. If a row behind them may be any
+/// execution's, it may be theirs: nobody would know whether it records what happens next.
+#[test]
+fn damage_behind_executions_that_do_nothing_does_not_reach_them() {
+    for step_count in [1, 2] {
+        let mut bench = Bench::new();
+        let mut idle = bench.born(&(0..20).map(|nth| format!("idle{nth}")).collect::<Vec<_>>());
+        (1..=step_count).for_each(|nth| bench.record(&mut idle, nth));
+        (0..2).for_each(|_| beat(&bench));
+        let mut over = bench.born(&ids(5));
+        bench.record(&mut over, 1);
+        bench.complete(&mut over);
+        bench.store.crash();
+        let raw = bench.fixture.raw();
+        let last = "SELECT MAX(row) FROM abide_journal WHERE more IS NOT NULL";
+        let row: i64 = raw.query_row(last, [], |row| row.get(0)).expect("there is a sheaf");
+        let flip = "UPDATE abide_journal SET more = CAST(x'7f' || substr(more, 2) AS BLOB) WHERE row = ?1";
+        raw.execute(flip, [row]).expect("the damage can be done");
+        bench.fixture.clock.advance(Duration::from_secs(60));
+        bench.store = stepped(&bench.fixture);
+        bench.seat = seat(&bench.fixture, &bench.store);
+        let answer = bench.claim();
+        assert_eq!(bench.together(vec![answer]).remove(0).leased.len(), 20, "{step_count} steps");
+        let problems = bench.problems();
+        assert!(!problems.is_empty() && problems.iter().all(|one| !one.contains("idle")), "{problems:?}");
+    }
+}
+
+/// Several messages, the second of which is refused.
+fn refused() -> Vec<abide_core::Message> {
+    let other = Body::Start(flow().with_input(Payload::from("9")).into());
+    vec![signal("s", "a"), message("other", "a", other)]
+}
+
+#[test]
+fn a_tail_is_taken_in_though_its_writer_has_forgotten_the_execution() {
+    type Forget = fn(&Fixture, &Arc<SqliteStore>);
+    let cases: [(&str, Forget); 3] = [
+        ("another process writes", |fixture, _| {
+            submit(&fixture.open(), vec![start("b")]).expect("it is taken");
+        }),
+        ("the store is idle", |_, store| {
+            let (tell, told) = std::sync::mpsc::channel();
+            store.idle(&IdleHook::new(move || tell.send(()).expect("somebody waits")));
+            told.recv().expect("it is idle");
+        }),
+        ("an operation is undone", |_, store| {
+            submit(store, refused()).expect_err("it is refused");
+        }),
+    ];
+    for (case, forget) in cases {
+        let fixture = Fixture::new();
+        let (store, seat, mut held) = with_tail(&fixture, 5);
+        forget(&fixture, &store);
+        seat.beat();
+        assert_eq!(tail_length(&fixture), 0, "{case}");
+        assert_eq!(look(&store, "a").execution, held.execution, "{case}");
+        (6..9).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
+        assert_sound(&store);
+    }
+}
+
+/// The heartbeat takes the tail in, and its COMMIT fails.
+#[test]
+fn a_tail_is_taken_in_after_a_heartbeat_that_was_undone() {
+    for fate in [Fate::Unwritten, Fate::Unheard] {
+        let bench = Bench::new();
+        let mut held = bench.born(&["a".to_owned()]);
+        (1..=5).for_each(|nth| bench.record(&mut held, nth));
+        let undone = bench.store.heartbeat(Beat::of(bench.seat.session));
+        assert_eq!(bench.store.step(fate), Stepped::Done);
+        drop(undone);
+        assert_eq!(tail_length(&bench.fixture), if fate == Fate::Unwritten { 4 } else { 0 });
+        beat(&bench);
+        assert_eq!(tail_length(&bench.fixture), 0);
+        bench.record(&mut held, 6);
+        assert_eq!(bench.problems(), Vec::<String>::new());
+    }
+}
+
+/// A commit that ends the execution closes its tail, and is undone. Its holder does nothing more.
+#[test]
+fn a_tail_is_taken_in_after_an_end_that_was_undone() {
+    let bench = Bench::new();
+    let mut held = bench.born(&["a".to_owned()]);
+    (1..=5).for_each(|nth| bench.record(&mut held, nth));
+    let end = bench.commit(bench.seat.draft(&mut held[0], vec![complete()]));
+    assert_eq!(bench.store.step(Fate::Unwritten), Stepped::Done);
+    drop(end);
+    assert_eq!(tail_length(&bench.fixture), 4);
+    beat(&bench);
+    assert_eq!(tail_length(&bench.fixture), 0);
+}
+
+/// None of them waits for ever, however many others are at work.
+#[test]
+fn the_oldest_tails_are_taken_in_first() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let ids = ids(300);
+    let mut held: Vec<Held> = ids.iter().map(|id| seat.born(id)).collect();
+    let record = |held: &mut [Held], nth| held.iter_mut().for_each(|held| seat.record(held, vec![step(nth)]));
+    (1..=2).for_each(|nth| record(&mut held, nth));
+    assert_eq!(with_tails(&fixture), ids);
+    seat.beat();
+    assert_eq!(with_tails(&fixture), ids[256..]);
+    // These have new tails, which are younger than those of the others.
+    (3..=4).for_each(|nth| record(&mut held[..250], nth));
+    seat.beat();
+    assert_eq!(with_tails(&fixture), ids[212..250]);
+    seat.beat();
+    assert_eq!(with_tails(&fixture), Vec::<String>::new());
+    assert_sound(&store);
+}
+
+/// Its first step may take long.
+#[test]
+fn the_tail_of_a_former_holder_is_taken_in() {
+    let fixture = Fixture::new();
+    let (store, _seat, held) = with_tail(&fixture, 5);
+    store.close();
+    fixture.clock.advance(Duration::from_secs(60));
+    let theirs = fixture.open();
+    let mut next = fixture.seat(&theirs);
+    let mut taken: Held = next.claim(true).leased.remove(0).into();
+    assert_eq!((tail_length(&fixture), taken.version), (4, held.version));
+    next.beat();
+    assert_eq!(tail_length(&fixture), 0);
+    next.record(&mut taken, vec![step(6)]);
+    assert_eq!(look(&theirs, "a").execution, taken.execution);
+    assert_sound(&theirs);
+}
+
+/// It reads rows that its own work does not need. The session would end if it failed.
+#[test]
+fn p6_a_heartbeat_succeeds_beside_a_tail_that_cannot_be_read() {
+    const LAST_LEAF: &str = "
+        SELECT pageno FROM dbstat WHERE name = 'abide_journal' AND pagetype = 'leaf'
+        ORDER BY path DESC LIMIT 1";
+    let fixture = Fixture::new();
+    let (store, seat, _held) = with_tail(&fixture, 100);
+    // The writer forgets the execution and the page.
+    submit(&fixture.open(), vec![start("b")]).expect("it is taken");
+    let raw = fixture.raw();
+    raw.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("all of it is in the file");
+    let page: u32 = raw.query_row(LAST_LEAF, [], |row| row.get(0)).expect("it has several pages");
+    let file = std::fs::OpenOptions::new().write(true).open(fixture.path()).expect("it can be opened");
+    let at = u64::from(page - 1) * PAGE_BYTES as u64;
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xff], at).expect("the damage can be done");
+    for nth in 1..=3 {
+        let answer = block_on(store.heartbeat(Beat::of(seat.session)));
+        assert!(matches!(answer, Ok(Heartbeat::Refreshed { .. })), "heartbeat {nth}: {answer:?}");
+    }
 }
 
 #[test]
