@@ -665,6 +665,20 @@ mod tests {
         assert_eq!(look(), (vec![(parent.key, MessageId::new("done:k:1"))], 1));
     }
 
+    /// The other session would look for a message of an execution that it does not have.
+    #[test]
+    fn mail_is_told_to_the_session_that_holds_its_reader() {
+        let (_folder, ours, _theirs) = pair();
+        let [session, other] = ["default"; 2].map(|lane| register(&ours, lane));
+        let (parent, child) = parent_and_child(&ours, session);
+        block_on(ours.commit(end_of(child))).unwrap();
+        let expected = vec![(parent.key, MessageId::new("done:k:1"))];
+        for (session, expected) in [(other, vec![]), (session, expected)] {
+            let claim = Claim { request: 9, slots: 0, with_mail: true, ..claim_of(session) };
+            assert_eq!(block_on(ours.claim(claim)).unwrap().mail, expected);
+        }
+    }
+
     /// What the writer remembers of the parent does not tell where its answers are.
     #[test]
     fn a_damaged_parent_is_not_written_over_while_it_keeps_answers() {

@@ -13,6 +13,7 @@ use abide_store::conformance::block_on;
 use abide_store::{CommitOutcome, Error, Result, Store, Submit, Trouble, View};
 
 use crate::fixture::{Fixture, Seat, flow, look, message, step};
+use crate::sheaves::{Bench, check};
 
 /// Runs `text` as a transaction step of execution `id`. Returns the store's answer, and the result
 /// that the closure received.
@@ -71,6 +72,39 @@ fn nothing_of_abides_own_is_within_reach_by_another_way() {
         assert!(!is_done(&told), "{text} was allowed");
     }
     assert!(store.verify().expect("it is looked at").is_sound());
+}
+
+/// A closure may end the transaction. Everything before it is then undone, and happens again.
+#[test]
+fn a_closure_undoes_nothing_before_it() {
+    let bench = Bench::new();
+    bench.fixture.raw().execute_batch("CREATE TABLE stock (item TEXT UNIQUE)").expect("a table");
+    let mut held = bench.born(&["a", "b", "c"].map(str::to_owned));
+    let mut plain = held.split_off(2);
+    let runs = Arc::new(AtomicU32::new(0));
+    let closure = |text: &'static str| {
+        let runs = runs.clone();
+        move |tx: &StepConnection| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            tx.execute_batch(text)
+        }
+    };
+    let ends = "INSERT INTO stock VALUES ('x'); INSERT OR ROLLBACK INTO stock VALUES ('x')";
+    let draft = bench.seat.draft(&mut plain[0], vec![step(1)]);
+    let answers = [
+        draft,
+        bench.seat.transaction(&held[0], closure("INSERT INTO stock VALUES ('a')")),
+        bench.seat.transaction(&held[1], closure(ends)),
+    ]
+    .map(|commit| bench.commit(commit));
+    for run_count in 0..3 {
+        assert_eq!(bench.store.step(Fate::Committed), Stepped::Done);
+        assert_eq!(runs.load(Ordering::Relaxed), run_count);
+    }
+    assert_eq!(bench.store.step(Fate::Committed), Stepped::Idle);
+    let answers: Vec<_> = answers.into_iter().map(block_on).collect();
+    assert!(answers[..2].iter().all(Result::is_ok), "{answers:?}");
+    check(answers.into_iter().take(2).map(|answer| answer.expect("it is done")).collect());
 }
 
 /// An authorizer hears of the names in these only when they are used: by a step, which then fails,
