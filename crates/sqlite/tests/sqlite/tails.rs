@@ -358,16 +358,23 @@ fn p6_a_heartbeat_succeeds_beside_a_tail_that_cannot_be_read() {
         SELECT pageno FROM dbstat WHERE name = 'abide_journal' AND pagetype = 'leaf'
         ORDER BY path DESC LIMIT 1";
     let fixture = Fixture::new();
-    let (store, seat, _held) = with_tail(&fixture, 100);
-    // The writer forgets the execution and the page.
-    submit(&fixture.open(), vec![start("b")]).expect("it is taken");
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut held = ["a", "b", "c", "d"].map(|id| seat.born(id));
+    for nth in 1..=30 {
+        held.iter_mut().for_each(|held| seat.record(held, vec![step(nth)]));
+    }
+    assert_eq!(with_tails(&fixture).len(), 4);
+    // The writer forgets the executions and the page.
+    submit(&fixture.open(), vec![start("e")]).expect("it is taken");
     let raw = fixture.raw();
     raw.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("all of it is in the file");
     let page: u32 = raw.query_row(LAST_LEAF, [], |row| row.get(0)).expect("it has several pages");
     let file = std::fs::OpenOptions::new().write(true).open(fixture.path()).expect("it can be opened");
     let at = u64::from(page - 1) * PAGE_BYTES as u64;
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xff], at).expect("the damage can be done");
-    for nth in 1..=3 {
+    // Each meets another execution. The first one has the writer look at its indexes.
+    for nth in 1..=4 {
         let answer = block_on(store.heartbeat(Beat::of(seat.session)));
         assert!(matches!(answer, Ok(Heartbeat::Refreshed { .. })), "heartbeat {nth}: {answer:?}");
     }
