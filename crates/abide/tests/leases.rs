@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use abide::Builder;
 use abide::prelude::*;
-use abide::testing::{Lab, kept};
+use abide::testing::{Lab, Machine, kept};
 use abide_core::{Address, Bounds, ExecutionId, Lease, Namespace, care, codec};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Fault, FaultyStore};
@@ -127,13 +127,18 @@ fn a_claim_whose_answer_never_comes_is_run_after_the_third_heartbeat() {
     });
 }
 
+/// Returns a worker that misses no start before its heartbeats do.
+async fn patient(lab: &Lab) -> (Machine, Abide) {
+    lab.worker_with(|builder| builder.host_patience(hours(1))).await.unwrap()
+}
+
 /// The missing first lease makes the engine look at its leases. The answer that brings the second
 /// lease may still come.
 #[test]
 fn a_lease_that_is_young_is_not_looked_for() {
     let is_mute = Arc::new(AtomicBool::new(true));
     Lab::run_on(7, mute("submit", is_mute), |lab| async move {
-        let (_, abide) = lab.worker().await.unwrap();
+        let (_, abide) = patient(&lab).await;
         let status = async |id: &str| abide.handle::<u64>(id).status().await.unwrap();
         assert!(abide.start(quick, 1).id("old").await.is_err());
         lab.sleep(BEAT + BEAT / 2).await;
@@ -151,7 +156,7 @@ fn a_lease_that_is_young_is_not_looked_for() {
 fn a_start_whose_answer_never_comes_is_run_after_the_third_heartbeat() {
     let is_mute = Arc::new(AtomicBool::new(true));
     Lab::run_on(7, mute("submit", is_mute), |lab| async move {
-        let (_, abide) = lab.worker().await.unwrap();
+        let (_, abide) = patient(&lab).await;
         assert!(abide.start(quick, 1).id("one").await.is_err(), "nobody knows what became of it");
         let found = snapshot(lab.store(), "one").await;
         assert!(found.lease.session.is_some(), "it is born leased, and nobody knows");
