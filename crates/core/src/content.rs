@@ -29,6 +29,13 @@ impl ContentHash {
         state.take(u64::from_le_bytes(last));
         Self(state.finish())
     }
+
+    /// Reads a hash from the digits that `{:?}` writes.
+    pub(crate) fn read(digits: &str) -> Option<Self> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+        let is_hash = digits.len() == 32 && digits.bytes().all(is_digit);
+        is_hash.then(|| u128::from_str_radix(digits, 16).ok().map(Self)).flatten()
+    }
 }
 
 impl fmt::Debug for ContentHash {

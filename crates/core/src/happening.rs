@@ -28,10 +28,12 @@ pub enum Happening {
     Resumed = 9,
     /// Somebody asked for its cancellation.
     CancelRequested = 10,
+    /// Somebody wrote down a start or a signal in the intake table, and it was refused.
+    Refused = 11,
 }
 
 impl Happening {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Began,
         Self::Completed,
         Self::Failed,
@@ -42,6 +44,7 @@ impl Happening {
         Self::Paused,
         Self::Resumed,
         Self::CancelRequested,
+        Self::Refused,
     ];
 
     /// Returns the meaning of `event`; `None` if only its own execution needs to know it.
@@ -90,6 +93,7 @@ impl Happening {
             Self::Paused => "paused",
             Self::Resumed => "resumed",
             Self::CancelRequested => "cancel-requested",
+            Self::Refused => "refused",
         }
     }
 

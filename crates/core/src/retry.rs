@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::grow::growable;
 use crate::hash::Hash;
 use crate::planted::{Bug, planted};
-use crate::{Address, Op, Timestamp};
+use crate::{Address, Op, RetryOptions, Timestamp};
 
 /// How often, and after which pauses, a failed step or task is tried again.
 ///
@@ -143,6 +143,19 @@ impl Retry {
         let next_at = failed.failed_at.after(delay);
         let is_late = |elapsed_max| next_at.since(failed.first_at) >= elapsed_max;
         (!self.elapsed_max.is_some_and(is_late)).then_some(next_at)
+    }
+
+    /// Returns the policy as JSON has it.
+    pub(crate) fn options(&self) -> RetryOptions {
+        let millis = |delay: Duration| delay.as_secs_f64() * 1_000.0;
+        RetryOptions {
+            first_delay_ms: millis(self.first_delay),
+            factor: Some(self.factor),
+            max_delay_ms: Some(millis(self.delay_max)),
+            max_attempts: Some(self.attempt_count_max),
+            jitter: self.jitter.map(|millionths| f64::from(millionths) / f64::from(WHOLE)),
+            max_elapsed_ms: self.elapsed_max.map(millis),
+        }
     }
 
     fn shortened(&self, delay: Duration, chance: u64) -> Duration {
