@@ -34,6 +34,7 @@ mod code;
 mod ctx;
 mod data;
 mod durations;
+mod enqueue;
 mod error;
 mod filter;
 mod handle;
@@ -75,6 +76,8 @@ pub use crate::client_error::ClientError;
 pub use crate::code::{Again, Code, Recorded, Retried, Task, Value, Workflow};
 pub use crate::ctx::{Ctx, State};
 pub use crate::durations::{days, hours, minutes, ms, secs};
+#[doc(inline)]
+pub use crate::enqueue::EnqueueIn;
 pub use crate::error::{Error, Result, ResultExt};
 pub use crate::filter::{Filter, Listed};
 pub use crate::handle::Handle;

@@ -8,6 +8,7 @@ use abide_core::{Body, By, ExecutionId, InvalidName, MessageId, Name, Payload};
 use abide_engine::Client;
 
 use crate::client_error::ClientError;
+use crate::enqueue::{EnqueueIn, Row};
 
 /// A signal that is about to be sent. Await it; its key comes first.
 ///
@@ -50,6 +51,18 @@ impl SendSignal {
     pub fn idempotency_key(mut self, key: impl AsRef<str>) -> Self {
         self.key = Some(Name::of_field("idempotency key", key));
         self
+    }
+
+    /// Writes the signal down in a transaction of the caller's own. It is sent if and only if that
+    /// transaction commits, when an engine takes the row. If it is refused then, that is in
+    /// the feed.
+    pub fn enqueue_in<E: EnqueueIn>(self, transaction: E) -> E::Answer<()> {
+        let Self { client, id, signal, key } = self;
+        let row = || {
+            let (id, (name, payload), key) = (id?, signal?, key.transpose()?);
+            Ok((Row::signal(&client, &id, (&name, &payload, key.as_ref())), ()))
+        };
+        transaction.put(row())
     }
 
     async fn send(self) -> Result<(), ClientError> {

@@ -14,6 +14,7 @@ use crate::abide::Abide;
 use crate::canonical::Input;
 use crate::client_error::ClientError;
 use crate::code::{Code, CodeNames};
+use crate::enqueue::{EnqueueIn, Row};
 use crate::handle::{Handle, result_of};
 use crate::recent;
 
@@ -193,6 +194,31 @@ impl<C: Code> Start<C> {
         };
         let start = self.options.start(CodeNames::of::<C>()?, self.input?, || client.now())?;
         Ok((client, id, Arc::new(start)))
+    }
+
+    /// Writes the start down in a transaction of the caller's own. The execution exists if and only
+    /// if that transaction commits, from the moment in which an engine takes the row: until then,
+    /// the handle says that there is none.
+    ///
+    /// ```no_run
+    /// # use abide::prelude::*;
+    /// # #[workflow]
+    /// # async fn checkout(ctx: Ctx, order: u64) -> Result<()> { let _ = order; Ok(()) }
+    /// # async fn run(abide: abide::Abide) -> Result<()> {
+    /// let mut database = abide::rusqlite::Connection::open("app.db")?;
+    /// let tx = database.transaction()?;
+    /// tx.execute("INSERT INTO orders (number) VALUES (42)", [])?;
+    /// let handle = abide.start(checkout, 42).id("order-42").enqueue_in(&tx).await?;
+    /// tx.commit()?;
+    /// # let _ = handle;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn enqueue_in<E: EnqueueIn>(self, transaction: E) -> E::Answer<Handle<C::Output>> {
+        transaction.put(self.prepared().map(|(client, id, start)| {
+            let row = Row::start(&client, &id, &start);
+            (row, Handle::new(client, Ok(id)))
+        }))
     }
 
     async fn send(self) -> Result<Handle<C::Output>, ClientError> {

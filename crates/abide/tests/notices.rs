@@ -201,7 +201,7 @@ fn a_signal_whose_notice_is_lost_is_received_before_a_later_one() {
                 message_count += 1;
                 if message_count == 1 { NoticeFault::Lose } else { NoticeFault::None }
             }
-            Notice::Ready | Notice::Changed => NoticeFault::None,
+            Notice::Ready | Notice::Changed | Notice::Intake => NoticeFault::None,
         };
         let faulty =
             |clock: Arc<dyn Clock>| -> Arc<dyn Store> { FaultyStore::disturbing(make(clock), first_is_lost) };

@@ -170,7 +170,7 @@ fn an_order_that_a_store_only_hints_at_counts_at_once_while_a_worker_shuts_down(
     let vague = |clock| -> Arc<dyn Store> {
         FaultyStore::disturbing(MemoryStore::new(clock, Bounds::default()), |notice| match notice {
             Notice::Message { .. } => NoticeFault::Lose,
-            Notice::Ready | Notice::Changed => NoticeFault::None,
+            Notice::Ready | Notice::Changed | Notice::Intake => NoticeFault::None,
         })
     };
     Lab::run_on(1, vague, |lab| async move {

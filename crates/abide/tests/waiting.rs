@@ -80,7 +80,7 @@ fn whoever_waits_elsewhere_hears_of_the_end_though_no_hint_ever_comes() {
         let deaf = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
             FaultyStore::disturbing(make(clock), |notice| match notice {
                 Notice::Changed => NoticeFault::Lose,
-                Notice::Ready | Notice::Message { .. } => NoticeFault::None,
+                Notice::Ready | Notice::Intake | Notice::Message { .. } => NoticeFault::None,
             })
         };
         Lab::run_on(1, deaf, |lab| async move {

@@ -115,6 +115,8 @@ pub(crate) enum Command {
     #[cfg(unix)]
     #[command(hide = true)]
     TortureProcess,
+    /// Show enqueued starts and signals that no engine has taken, or that were refused
+    Intake(Intake),
     /// Check the integrity of the store
     Verify(Verify),
     /// Bring the schema of the store to the version of this program
@@ -128,6 +130,14 @@ pub(crate) enum Command {
         /// For this shell
         shell: clap_complete::Shell,
     },
+}
+
+/// The rows of the intake table to show.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Intake {
+    /// At most so many that wait, and so many that were refused
+    #[arg(long, value_name = "COUNT", default_value = "100")]
+    pub(crate) limit: NonZeroUsize,
 }
 
 /// The executions to list.

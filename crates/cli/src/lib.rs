@@ -16,6 +16,7 @@ mod connect;
 mod control;
 mod demo;
 mod export;
+mod intake;
 mod json;
 mod list;
 mod maintain;
@@ -78,6 +79,7 @@ fn run(args: &Args, allocator: &'static Allocator) -> Result<ExitCode, CommandEr
         Command::Torture(args) => torture::run(global, args),
         #[cfg(unix)]
         Command::TortureProcess => torture::process(),
+        Command::Intake(args) => intake::run(global, args),
         Command::Verify(args) => maintain::verify(global, args),
         Command::Migrate(args) => migrate::run(global, args),
         Command::Backup(args) => maintain::backup(global, args),

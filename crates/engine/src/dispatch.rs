@@ -12,6 +12,7 @@ use crate::idle::Idleness;
 use crate::inbox::Arrival;
 use crate::pauses::{LONGEST_OF_STORE, Pauses};
 use crate::runtime::{BoxFuture, Moment};
+use crate::taking::Taking;
 
 /// How many executions a claim takes while there may be suspects. Not one: of these, the least
 /// suspected goes first.
@@ -55,6 +56,7 @@ struct Dispatcher {
     /// The failures of claims since the last one that went through.
     failures: Pauses,
     idleness: Idleness,
+    taking: Taking,
 }
 
 /// How long to wait before the store is asked again for executions that it believes not to be due.
@@ -83,6 +85,7 @@ impl Dispatcher {
             claim_after: engine.runtime.moment(),
             failures: Pauses::default(),
             idleness: Idleness::default(),
+            taking: Taking::default(),
             engine,
         }
     }
@@ -112,6 +115,9 @@ impl Dispatcher {
                 (runtime.rest(next.since(moment)), self.alarm())
             }
         };
+        if !self.engine.is_closing() {
+            self.taking.begin(&self.engine);
+        }
         let kicked = self.engine.kick.notified();
         tokio::select! {
             biased;
@@ -132,6 +138,7 @@ impl Dispatcher {
                     }
                 }
             }
+            taken = self.taking.taken() => self.taking.end(taken),
             () = kicked => self.wants_claim = true,
             () = recurring => {}
             () = alarm => {}
@@ -206,6 +213,7 @@ impl Dispatcher {
                     self.wants_claim = true;
                     self.with_mail = true;
                 }
+                Notice::Intake => self.taking.want(),
             }
         }
         for (key, arrivals) in mail {
@@ -251,6 +259,9 @@ impl Dispatcher {
                 self.wants_claim = claimed.more && !is_full && !is_enough;
                 self.next_wake_at = claimed.next_wake_at;
                 self.next_care_at = claimed.next_care_at;
+                if claimed.intake {
+                    self.taking.want();
+                }
                 if count + claimed.care.len() == 0 && self.is_due() {
                     self.ask_again_at = self.engine.runtime.moment().after(PAUSE);
                 }

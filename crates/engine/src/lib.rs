@@ -51,6 +51,7 @@ mod seat;
 pub mod sim;
 mod submission;
 mod suspect;
+mod taking;
 mod task;
 mod task_waker;
 mod text_hasher;

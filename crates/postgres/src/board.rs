@@ -39,6 +39,7 @@ pub(crate) struct Word {
     pub(crate) is_ready: bool,
     pub(crate) has_mail: bool,
     pub(crate) has_grown: bool,
+    pub(crate) has_intake: bool,
 }
 
 /// The most lines that one word names.
@@ -90,7 +91,8 @@ impl Desk {
             self.notices.push(notice);
         }
         if self.notices.len() > count_max {
-            self.notices = vec![Notice::Ready, Notice::Changed];
+            let has_intake = self.notices.contains(&Notice::Intake).then_some(Notice::Intake);
+            self.notices = [Notice::Ready, Notice::Changed].into_iter().chain(has_intake).collect();
         }
         std::mem::take(&mut self.wakers)
     }
@@ -169,6 +171,9 @@ impl Board {
                 }
                 if word.has_mail {
                     woken.append(&mut desk.tell(Notice::Changed, count_max));
+                }
+                if word.has_intake {
+                    woken.append(&mut desk.tell(Notice::Intake, count_max));
                 }
             }
             woken

@@ -60,7 +60,7 @@ END $$";
 /// Rows of each table, for the numbers from $1 to $2. The session, the epoch and the version of an
 /// execution with a low number are that number. Half of all is held, an eighth is ready, an eighth
 /// sleeps, and the rest is over.
-const ROWS: [&str; 10] = [
+const ROWS: [&str; 12] = [
     "
 INSERT INTO routes (ns, body)
 SELECT 'default', convert_to('route ' || n, 'UTF8')
@@ -111,6 +111,15 @@ FROM generate_series($1::BIGINT, $2::BIGINT) n",
     "
 INSERT INTO feed (execution, run, at, happening, is_end)
 SELECT n, 1, n, 1, n % 800 NOT BETWEEN 1 AND 600
+FROM generate_series($1::BIGINT, $2::BIGINT) n",
+    "
+INSERT INTO feed (execution, run, at, happening, is_end, refused)
+SELECT 0, 0, n, 11, FALSE, 'refused'
+FROM generate_series($1::BIGINT, $2::BIGINT) n
+WHERE n % 20 = 0",
+    "
+INSERT INTO intake (id, namespace, verb, execution, name, input, options, sender)
+SELECT 'r ' || n, 'default', 'signal', 'id ' || n / 4, 'note', '1', '{}', 'ann'
 FROM generate_series($1::BIGINT, $2::BIGINT) n",
     "
 SELECT setval('execution_key', GREATEST($1, $2::BIGINT)), setval('session_id', GREATEST($1, $2::BIGINT))",

@@ -24,8 +24,8 @@ const QUIET_COUNT_MAX: u32 = 10;
 /// The clock is compared with the server's once in so many pauses.
 const PAUSES_PER_CLOCK: u32 = 60;
 
-/// Everything that a process can be told at once, but for where it is: the walk of the slow poll
-/// finds that.
+/// Everything that a process can be told at once, but for where it is, and for rows in the intake
+/// table: the walk of the slow poll finds those.
 fn everything() -> Word {
     Word { is_ready: true, has_mail: true, has_grown: true, ..Word::default() }
 }
@@ -103,9 +103,10 @@ pub(crate) async fn look(shared: Arc<Shared>) {
 /// whether something is ready or due, or has a timer that nobody here knew of.
 pub(crate) async fn walk(shared: &Shared) -> Result<bool, Stop> {
     let connection = shared.pool.take().await?;
-    let (mut marks, mut numbers) = (Marks::new(), (0, 0, 0));
+    let (mut marks, mut numbers, mut has_intake) = (Marks::new(), (0, 0, 0), false);
     for row in connection.rows(sql::LOOK, &[&shared.board.floors.routes()]).await? {
         numbers = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        has_intake = row.try_get(7)?;
         if let Some(route) = row.try_get::<_, Option<i32>>(3)? {
             floors::mark(&mut marks, (route, row.try_get(4)?), floor_of(&row, 5)?);
         }
@@ -114,6 +115,9 @@ pub(crate) async fn walk(shared: &Shared) -> Result<bool, Stop> {
     let is_due = marks.values().any(|floor| floor.wake != Floor::NOTHING.wake || floor.timer <= now);
     let is_ready = shared.board.floors.lower(&marks) || is_due;
     shared.looks.tell(&shared.board, (numbers, is_ready));
+    if has_intake {
+        shared.board.hear(&Word { has_intake, ..Word::default() });
+    }
     Ok(is_ready)
 }
 
@@ -194,8 +198,13 @@ async fn serve(shared: &Shared, client: &Client, mut heard: Heard) {
 /// Returns a line for other processes: what there is, in which schema, and where.
 fn payload_of(word: &Word, schema: &str) -> String {
     let mut payload = String::new();
-    let letters =
-        [(word.is_ready, 'r'), (word.has_mail, 'm'), (word.has_grown, 'f'), (word.is_anywhere, 'a')];
+    let letters = [
+        (word.is_ready, 'r'),
+        (word.has_mail, 'm'),
+        (word.has_grown, 'f'),
+        (word.is_anywhere, 'a'),
+        (word.has_intake, 'i'),
+    ];
     payload.extend(letters.into_iter().filter_map(|(is_so, letter)| is_so.then_some(letter)));
     payload.push(' ');
     payload.push_str(schema);
@@ -220,6 +229,7 @@ fn word_of(payload: &str, schema: &str) -> Word {
         has_mail: letters.contains('m'),
         has_grown: letters.contains('f'),
         is_anywhere: letters.contains('a'),
+        has_intake: letters.contains('i'),
         marks: Marks::new(),
     };
     let numbers: Vec<Option<i64>> = words.map(|number| number.parse().ok()).collect();
@@ -244,7 +254,7 @@ mod tests {
     #[test]
     fn a_word_is_for_its_own_schema() {
         let marks = [((1, -7), Floor::of_wake(5)), ((2, 0), Floor { wake: 1, timer: 9 })].into();
-        let word = Word { is_ready: true, has_grown: true, marks, ..Word::default() };
+        let word = Word { is_ready: true, has_grown: true, has_intake: true, marks, ..Word::default() };
         let payload = payload_of(&word, "abide");
         assert_eq!(word_of(&payload, "abide"), word);
         assert_eq!(word_of(&payload, "abid"), Word::default());

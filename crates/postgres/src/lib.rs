@@ -17,6 +17,7 @@ pub mod counters;
 #[cfg(test)]
 mod crowd;
 mod deadline;
+mod enqueue;
 mod error;
 mod facts;
 mod floors;
@@ -52,6 +53,7 @@ mod view;
 mod witness;
 
 pub use abide_store::Verification;
+pub use enqueue::Intake;
 pub use error::OpenError;
 pub use options::Options;
 pub use schema::Migration;

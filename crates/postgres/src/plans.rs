@@ -45,12 +45,14 @@ const STATEMENTS: &[(&str, &str)] = &statements![
     LIST_TAGGED_NEWEST KEY_BY_ID
     FEED_END FEED_WRITERS FEED PRUNE_OLD PRUNE_LOCK PRUNE PRUNE_SESSIONS RETRY_CLEAR KNOWN_MESSAGE
     IMPORT_ROW VERIFY_EXECUTIONS VERIFY_JOURNAL VERIFY_INBOX VERIFY_ROUTES
+    INTAKE_ROWS INTAKE_LOCK INTAKE_FIRST INTAKE_TAKE INTAKE_REFUSE INTAKE_ANY REFUSALS_NEWEST REFUSALS_PRUNE
+    VERIFY_REFUSALS
 ];
 
 /// Statements that touch no table, and one that reads all of them: `verify` looks for rows that
 /// belong to nothing.
 const OTHERS: &[&str] =
-    &["APPLY", "APPENDS", "ENDS", "STARTS", "LISTEN", "NOTIFY", "BACKEND", "VERIFY_ORPHANS"];
+    &["APPLY", "APPENDS", "ENDS", "STARTS", "LISTEN", "NOTIFY", "BACKEND", "VERIFY_ORPHANS", "INTAKE_BEGIN"];
 
 /// A claim as one would write it first: it joins two tables, and has its limit in a parameter.
 const NAIVE_CLAIM: &str = "
@@ -68,11 +70,13 @@ fn value(of: &Type) -> Box<dyn ToSql + Sync> {
     match *of {
         Type::INT8 => Box::new(1_i64),
         Type::INT4 => Box::new(1_i32),
+        Type::INT2 => Box::new(1_i16),
         Type::BOOL => Box::new(false),
         Type::TEXT => Box::new("default".to_owned()),
         Type::BYTEA => Box::new(Vec::from(*b"route 1")),
         Type::INT8_ARRAY => Box::new(many().collect::<Vec<i64>>()),
         Type::INT4_ARRAY => Box::new((1..=16).collect::<Vec<i32>>()),
+        Type::BYTEA_ARRAY => Box::new(vec![Vec::from(*b"refused")]),
         Type::INT2_ARRAY => Box::new(vec![0_i16]),
         Type::BOOL_ARRAY => Box::new(many().map(|_| true).collect::<Vec<bool>>()),
         Type::TEXT_ARRAY => Box::new(many().map(|n| ["m ", &n.to_string()].concat()).collect::<Vec<_>>()),
@@ -115,6 +119,8 @@ fn special(name: &str) -> Vec<(usize, Box<dyn ToSql + Sync>)> {
         }
         "PRUNE_OLD" => vec![(0, Box::new(FULL)), (1, page())],
         "LEASES" => vec![(2, page())],
+        "INTAKE_ROWS" => vec![(0, page()), (1, Box::new(16_i64 << 20))],
+        "REFUSALS_NEWEST" => vec![(0, page())],
         "LEASED" => vec![(1, page()), (2, page()), (3, page()), (4, page())],
         _ => Vec::new(),
     }
@@ -332,6 +338,7 @@ fn no_statement_is_left_out() {
         include_str!("sql/apply.rs"),
         include_str!("sql/claim.rs"),
         include_str!("sql/facts.rs"),
+        include_str!("sql/intake.rs"),
         include_str!("sql/lean.rs"),
         include_str!("sql/sessions.rs"),
         include_str!("sql/verify.rs"),

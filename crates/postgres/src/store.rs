@@ -3,14 +3,15 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use abide_core::SessionId;
+use abide_core::{Enqueued, SessionId};
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
-    Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
-    Registered, Retire, Snapshot, Store, Submissions, Submit, Trouble, Verification, View, Worker, WorkerRow,
-    Workers,
+    Import, Imported, InboxPage, InboxRead, IntakeLook, LeasePage, Leases, List, Listing, Notice, Prune,
+    Read, Registered, Retire, Snapshot, Store, Submissions, Submit, TakeIn, TakenIn, Trouble, Verification,
+    View, Worker, WorkerRow, Workers,
 };
 use tokio::sync::Semaphore;
+use tokio_postgres::GenericClient;
 
 use crate::batcher::{Batcher, Job, Reply, repeated};
 use crate::board::Board;
@@ -23,7 +24,7 @@ use crate::shared::Shared;
 use crate::stash::Stash;
 use crate::tallies::{Asked, Tallies};
 use crate::url::Place;
-use crate::{Migration, OpenError, Options, apply, follower, schema, server_clock, verify, view};
+use crate::{Intake, Migration, OpenError, Options, apply, follower, schema, server_clock, verify, view};
 
 /// A [`Store`] in a PostgreSQL database.
 pub struct PostgresStore {
@@ -84,6 +85,20 @@ impl PostgresStore {
         let place = Place::parse(url, Options::default().connect_ms_max)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.map_err(OpenError::Thread)?.block_on(schema::bring(&place, is_dry))
+    }
+
+    /// Returns up to so many rows that stand in the intake table, and of those that were refused.
+    pub fn intake(&self, limit: usize) -> Answer<IntakeLook> {
+        self.read("intake", move |shared| async move { apply::look_into_intake(&shared, limit).await })
+    }
+
+    /// Puts a row into the intake table, in the transaction of this client of the same database.
+    pub async fn enqueue_in(
+        &self,
+        client: &(impl GenericClient + Sync),
+        row: &Enqueued,
+    ) -> Result<(), Error> {
+        Intake::named(&self.shared.pool.place.schema).put(client, row).await
     }
 
     /// Carries out an operation that changes something.
@@ -242,6 +257,10 @@ impl Store for PostgresStore {
             let import = Arc::clone(&import);
             async move { apply::import(&shared, &import).await }
         })
+    }
+
+    fn take_in(&self, take_in: TakeIn) -> Answer<TakenIn> {
+        self.write("take in", move |shared| async move { apply::take_in(&shared, take_in).await })
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

@@ -14,6 +14,7 @@ use crate::error::Stop;
 use crate::rows;
 use crate::shared::Shared;
 use crate::sql;
+use crate::view::refused_row;
 
 /// Verifies everything: every journal, every state against the fold of its journal, every message,
 /// and that whatever has to wake an execution would. It reads some executions at a time, each with
@@ -39,7 +40,29 @@ pub(crate) async fn verify(shared: &Shared) -> Result<Verification, Stop> {
         let (what, key): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
         found.add(format!("{what} of execution number {key} belongs to nothing"));
     }
+    check_refusals(&connection, &mut found).await?;
     Ok(found)
+}
+
+/// Checks the refused rows of the intake table. What stands in that table itself is checked when it
+/// is taken: only its author could say that it is wrong.
+async fn check_refusals(connection: &Connection, found: &mut Verification) -> Result<(), Stop> {
+    let (mut at, mut place) = (i64::MIN, 0_i64);
+    loop {
+        let some = connection.rows(sql::VERIFY_REFUSALS, &[&at, &place]).await?;
+        for row in &some {
+            (at, place) = (row.try_get(0)?, row.try_get(1)?);
+            let refused: Option<&[u8]> = row.try_get(2)?;
+            match refused_row(place, refused.unwrap_or_default()) {
+                Ok(_) => {}
+                Err(Stop::Told(error)) => found.add(error.to_string()),
+                Err(stop) => return Err(stop),
+            }
+        }
+        if some.is_empty() {
+            return Ok(());
+        }
+    }
 }
 
 async fn check_routes(

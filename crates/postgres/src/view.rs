@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Ability, Epoch, Happening, Name, Route, SessionId, Status, Summary, Tag, Timestamp, codec};
+use abide_core::{
+    Ability, Address, Epoch, Happening, Name, Route, SessionId, Status, Summary, Tag, Timestamp, codec,
+};
 use abide_store::{
     ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, HeldLease, InboxPage, InboxRead,
-    LeaseCursor, LeasePage, Leases, List, ListCursor, ListOrder, Listed, Listing, Read, Record, Snapshot,
-    Target, Worker, WorkerRow, Workers,
+    LeaseCursor, LeasePage, Leases, List, ListCursor, ListOrder, Listed, Listing, Read, Record, RefusedRow,
+    Snapshot, Target, Worker, WorkerRow, Workers,
 };
 use tokio_postgres::Row;
 
@@ -16,6 +18,7 @@ use crate::apply::{inbox_of, page_of};
 use crate::connection::Connection;
 use crate::error::Stop;
 use crate::rows;
+use crate::seal::unsealed;
 use crate::shared::Shared;
 use crate::sheet::Parameter;
 use crate::sql;
@@ -275,15 +278,27 @@ pub(crate) async fn feed(shared: &Shared, feed: &Feed) -> Result<FeedPage, Stop>
     Ok(FeedPage { items, next, is_end: !has_more && is_settled })
 }
 
-fn feed_item(row: &Row) -> Result<FeedItem, Stop> {
+pub(crate) fn feed_item(row: &Row) -> Result<FeedItem, Stop> {
     let number: i16 = row.try_get(5)?;
+    if let Some(refused) = row.try_get(6)? {
+        let (address, refused) = refused_row(row.try_get(0)?, refused)?;
+        return Ok(refused.item(address, Timestamp::from_micros(row.try_get(4)?)));
+    }
     let happening = u8::try_from(number).ok().and_then(Happening::from_number);
     Ok(FeedItem {
         address: rows::address(row.try_get(1)?, row.try_get(2)?)?,
         run: u32::try_from(row.try_get::<_, i32>(3)?).unwrap_or(0),
         at: Timestamp::from_micros(row.try_get(4)?),
         happening: happening.ok_or_else(|| Stop::corrupt(format!("the feed has a happening {number}")))?,
+        refused: None,
     })
+}
+
+/// Reads a refused row of the intake table.
+pub(crate) fn refused_row(place: i64, bytes: &[u8]) -> Result<(Address, RefusedRow), Stop> {
+    let what = || format!("the refusal at place {place} of the feed");
+    let bytes = unsealed(0, bytes).ok_or_else(|| Stop::corrupt(format!("{} is damaged", what())))?;
+    RefusedRow::decode(bytes).map_err(|error| Stop::undecodable(what(), &error))
 }
 
 pub(crate) async fn workers(shared: &Shared, workers: &Workers) -> Result<Vec<WorkerRow>, Stop> {

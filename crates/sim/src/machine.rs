@@ -12,7 +12,7 @@ use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, Error, ExecutionKey, Feed,
     FeedPage, Heartbeat, Hold, Import, Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List,
     Listing, Notice, Prune, Read, Registered, Retire, Snapshot, Store, Stretch, Submissions, Submit,
-    Submitted, Trouble, View, Worker, WorkerRow, Workers,
+    Submitted, TakeIn, TakenIn, Trouble, View, Worker, WorkerRow, Workers,
 };
 use futures_util::FutureExt;
 
@@ -391,6 +391,10 @@ impl Store for MachineStore {
 
     fn import(&self, import: Import) -> Answer<Imported> {
         self.pass("import", move |store| store.import(import.clone()), nothing)
+    }
+
+    fn take_in(&self, take_in: TakeIn) -> Answer<TakenIn> {
+        self.pass("take_in", move |store| store.take_in(take_in), nothing)
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

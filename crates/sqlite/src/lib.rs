@@ -46,6 +46,7 @@ pub mod raw;
 mod reader;
 #[doc(hidden)]
 pub mod readers;
+mod refusals;
 mod repair;
 mod room;
 mod rows;
@@ -71,6 +72,7 @@ mod worker_view;
 mod writer;
 
 pub use abide_store::Verification;
+pub use apply::enqueue;
 pub use error::OpenError;
 pub use options::Options;
 pub use repair::{Discarded, MessagesDropped, Repairs};

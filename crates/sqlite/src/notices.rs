@@ -29,6 +29,7 @@ struct Waiting {
     messages: Vec<Notice>,
     ready: bool,
     changed: bool,
+    intake: bool,
     ended: Option<Ended>,
 }
 
@@ -61,6 +62,8 @@ pub(crate) struct Pending {
     /// The sessions of these routes' namespaces have to look, regardless of the routes that they
     /// serve.
     pub(crate) care: BTreeMap<i64, Arc<Route>>,
+    /// Rows were put into the intake table.
+    pub(crate) intake: bool,
 }
 
 impl Pending {
@@ -72,6 +75,7 @@ impl Pending {
         self.messages.shrink_to(Self::ROOM);
         self.ready.clear();
         self.care.clear();
+        self.intake = false;
     }
 }
 
@@ -125,6 +129,9 @@ impl Notices {
 
     /// Publishes notices, and leaves `pending` empty, with its room for the next ones.
     pub(crate) fn publish(&self, pending: &mut Pending, count_max: usize) {
+        if std::mem::take(&mut pending.intake) {
+            self.intake();
+        }
         if pending.messages.is_empty() && pending.ready.is_empty() && pending.care.is_empty() {
             return;
         }
@@ -161,6 +168,11 @@ impl Notices {
     pub(crate) fn changed(&self) {
         self.lock().values().for_each(|mailbox| mailbox.put(|waiting| waiting.changed = true));
         self.tell_followers();
+    }
+
+    /// Notifies every session of rows in the intake table.
+    pub(crate) fn intake(&self) {
+        self.lock().values().for_each(|mailbox| mailbox.put(|waiting| waiting.intake = true));
     }
 
     pub(crate) fn close(&self) {
@@ -204,6 +216,9 @@ impl Mailbox {
         }
         if std::mem::take(&mut waiting.changed) {
             notices.push(Notice::Changed);
+        }
+        if std::mem::take(&mut waiting.intake) {
+            notices.push(Notice::Intake);
         }
         match waiting.ended {
             Some(ended) if notices.is_empty() => Some(Err(ended.error())),

@@ -9,11 +9,13 @@
 mod schema;
 
 mod flaw;
+mod intake;
 mod journal;
 mod sessions;
 mod verify;
 
 pub(crate) use flaw::*;
+pub(crate) use intake::*;
 pub(crate) use journal::*;
 pub(crate) use schema::*;
 pub(crate) use sessions::*;

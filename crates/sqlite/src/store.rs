@@ -5,17 +5,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use abide_core::{Refusal, SessionId};
+use abide_core::{Enqueued, Refusal, SessionId};
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
-    IdleHook, Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
-    Registered, Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, Worker, WorkerRow, Workers,
+    IdleHook, Import, Imported, InboxPage, InboxRead, IntakeLook, LeasePage, Leases, List, Listing, Notice,
+    Prune, Read, Registered, Result, Retire, Snapshot, Store, Submissions, Submit, TakeIn, TakenIn, Trouble,
+    Worker, WorkerRow, Workers,
 };
 use rusqlite::Connection;
 
 use crate::apply::{
-    AsideWork, ClaimWork, CommitWork, HeartbeatWork, ImportWork, PruneWork, RegisterWork, RetireWork,
-    SubmitWork,
+    AsideWork, ClaimWork, CommitWork, EnqueueWork, HeartbeatWork, ImportWork, PruneWork, RegisterWork,
+    RetireWork, SubmitWork, TakeInWork,
 };
 use crate::batch::Shared;
 use crate::error::{OpenError, Stop};
@@ -29,7 +30,7 @@ use crate::trouble::{self, Troubles};
 use crate::view::View;
 use crate::wal::Wal;
 use crate::writer::{Drive, Scheduling, WriteQueue, Writer};
-use crate::{Options, inherited, os, schema};
+use crate::{Options, apply, inherited, os, schema};
 
 /// A [`Store`] in an SQLite database.
 pub struct SqliteStore {
@@ -152,6 +153,35 @@ impl SqliteStore {
 
     fn lock_anchor(&self) -> MutexGuard<'_, Option<Connection>> {
         self.anchor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts rows into the intake table, all or none. It is for a store in memory, whose database no
+    /// other connection reaches; [`enqueue`](crate::enqueue) does it in a transaction of the
+    /// caller's own.
+    pub fn enqueue(&self, rows: Vec<Enqueued>) -> Answer<()> {
+        self.write(EnqueueWork(rows), Scheduling::Queued)
+    }
+
+    /// Returns up to so many rows that stand in the intake table, and of those that were refused.
+    pub fn intake(&self, limit: usize) -> Answer<IntakeLook> {
+        let bytes_max = self.shared.options.page_bounds.claim_bytes_max;
+        self.view("intake", move |view| apply::look_into_intake(view.connection, limit, bytes_max))
+    }
+
+    /// Puts a row into the intake table, in the transaction of this connection to the same file.
+    pub fn enqueue_in(&self, connection: &Connection, row: &Enqueued) -> Result<()> {
+        let refused = |what: String| Err(Error::Refused(Refusal::Unsupported { what }));
+        let theirs = connection.path().unwrap_or_default();
+        match &self.shared.path {
+            None => refused("nobody else has a connection to a store in memory".to_owned()),
+            Some(own) if !Path::new(theirs).canonicalize().is_ok_and(|theirs| theirs == *own) => {
+                refused(format!(
+                    "the transaction is one of {theirs:?}, and the store is {:?}",
+                    own.display().to_string()
+                ))
+            }
+            Some(_) => apply::enqueue(connection, row).map_err(|error| apply::enqueuing(&error)),
+        }
     }
 
     pub(crate) fn writes(&self) -> Option<&WriteQueue> {
@@ -287,6 +317,10 @@ impl Store for SqliteStore {
 
     fn import(&self, import: Import) -> Answer<Imported> {
         self.write(ImportWork(import), Scheduling::Queued)
+    }
+
+    fn take_in(&self, take_in: TakeIn) -> Answer<TakenIn> {
+        self.write(TakeInWork::new(take_in), Scheduling::Queued)
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

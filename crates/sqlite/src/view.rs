@@ -14,7 +14,6 @@ use abide_store::{
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::answers;
 use crate::apply::{first_start, inbox_page};
 use crate::batch::Shared;
 use crate::error::Stop;
@@ -25,8 +24,8 @@ use crate::place::Place;
 use crate::rows::{count, epoch, integer, timestamp_maybe, unsigned};
 use crate::sheaf::{self, Part, Wanted};
 use crate::sheet::{Base, Cold};
-use crate::sql;
 use crate::tail::Current;
+use crate::{answers, refusals, sql};
 
 /// The most journals whose skip entries are remembered.
 const SKIPS_COUNT_MAX: usize = 16;
@@ -374,16 +373,18 @@ impl View<'_> {
     /// Returns a page of the feed from the rows of the journal. They stand in the order of their
     /// commits, because there is one writer at a time. A page looks at a bounded number of rows.
     pub(crate) fn feed(&self, feed: Feed) -> Result<FeedPage, Stop> {
-        let end = sheaf::row_max(self.connection)?;
-        let after = match feed.from {
-            FeedFrom::Beginning => 0,
-            FeedFrom::End => end,
-            FeedFrom::After(FeedCursor(place)) => i64::try_from(place).unwrap_or(i64::MAX),
+        let (end, refusal_end) = (sheaf::row_max(self.connection)?, refusals::last(self.connection)?);
+        let (after, refused_after) = match feed.from {
+            FeedFrom::Beginning => (0, 0),
+            FeedFrom::End => (end, refusal_end),
+            FeedFrom::After(cursor) => places(cursor),
         };
         let scan_max = integer(self.shared.options.list_scan_count_max.max(1) as u64);
         let to = end.min(after.saturating_add(scan_max)).max(after);
         let limit = feed.limit.min(self.shared.options.page_bounds.journal_page_count_max.max(1));
-        let (mut items, mut next, mut left) = (Vec::new(), if limit == 0 { after } else { to }, limit);
+        let (mut items, refused_next) = self.refused((refused_after, refusal_end), limit)?;
+        let limit = limit - items.len();
+        let (mut next, mut left) = (if limit == 0 { after } else { to }, limit);
         sheaf::scan(self.connection, (Wanted::Told, after.saturating_add(1), to), |part| {
             if left == 0 {
                 return Ok(ControlFlow::Break(()));
@@ -404,7 +405,27 @@ impl View<'_> {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(FeedPage { items, next: FeedCursor(unsigned(next).into()), is_end: next >= end })
+        let is_end = next >= end && refused_next >= refusal_end;
+        Ok(FeedPage { items, next: cursor((next, refused_next)), is_end })
+    }
+
+    /// Returns refused rows of the intake table, and the place up to which there are no others.
+    fn refused(&self, (after, end): (i64, i64), limit: usize) -> Result<(Vec<FeedItem>, i64), Stop> {
+        let mut statement = self.connection.prepare_cached(sql::REFUSALS_AFTER)?;
+        let mut rows = statement.query([after, integer(limit as u64)])?;
+        let (mut items, mut next, mut count) = (Vec::new(), after, 0);
+        while let Some(row) = rows.next()? {
+            next = row.get(0)?;
+            count += 1;
+            match refusals::read(row) {
+                Ok((_, item)) => items.push(item),
+                // One damaged row does not stop the feed; `verify` names it.
+                Err(stop) if stop.damage().is_some() => {}
+                Err(stop) => return Err(stop),
+            }
+        }
+        // Behind the last one there may be places of which the rows were pruned.
+        Ok((items, if count < limit { end.max(next) } else { next }))
     }
 
     /// Returns what happened with a row of the journal, if its execution exists.
@@ -424,8 +445,18 @@ impl View<'_> {
         }
         let interned = self.interned(|interned| interned.namespace(base.namespace).is_some())?;
         let address = address(&interned, base.namespace, base.id)?;
-        Ok(Some(FeedItem { address, run, at, happening }))
+        Ok(Some(FeedItem { address, run, at, happening, refused: None }))
     }
+}
+
+/// Returns the places in the journal and among the refusals that a cursor consists of.
+fn places(FeedCursor(place): FeedCursor) -> (i64, i64) {
+    let half = |bits: u128| i64::try_from(bits).unwrap_or(i64::MAX);
+    (half(place & u128::from(u64::MAX)), half(place >> 64))
+}
+
+fn cursor((journal, refusals): (i64, i64)) -> FeedCursor {
+    FeedCursor(u128::from(unsigned(refusals)) << 64 | u128::from(unsigned(journal)))
 }
 
 /// Returns the summary of an unreadable execution.

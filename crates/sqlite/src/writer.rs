@@ -27,7 +27,7 @@ use crate::stepped::Fate;
 use crate::tail::OpenTails;
 use crate::tallies::Tallies;
 use crate::wal::Wal;
-use crate::{inherited, schema, sql};
+use crate::{apply, inherited, schema, sql};
 use abide_core::planted::{Bug, planted};
 
 pub(crate) use queue::{Drive, Scheduling, WriteQueue};
@@ -298,6 +298,11 @@ impl Writer {
         let version: i64 =
             writer.connection.prepare_cached(sql::DATA_VERSION)?.query_row([], |row| row.get(0))?;
         let is_known = self.data_version.is_none() && planted(Bug::NewsLostAfterReopen);
+        // Before the version is known: if this fails, the next look asks again.
+        let has_intake = self.data_version != Some(version) && apply::is_waiting(&writer.connection)?;
+        if has_intake {
+            self.shared.notices.intake();
+        }
         if self.data_version.replace(version) != Some(version) && !is_known {
             self.caches = Caches::default();
             writer.forget_own_names();

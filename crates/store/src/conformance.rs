@@ -10,6 +10,8 @@
 //! check_all(|clock| MemoryStore::new(clock, bounds()));
 //! ```
 //!
+//! The intake table needs a way in, which [`check_intake`] receives beside the store.
+//!
 //! The store must be opened with [`bounds`] and [`page_bounds`], and must read the time from the
 //! clock that the function receives. Cases are plain functions. Each is listed in the table of its
 //! file; a case that is not listed does not compile.
@@ -38,6 +40,7 @@ mod fences;
 mod held;
 mod imports;
 mod inboxes;
+mod intake;
 mod journals;
 mod lists;
 mod make;
@@ -60,6 +63,7 @@ mod transactions;
 pub use block_on::block_on;
 pub use clock::TestClock;
 pub use differential::{differential, differential_bounds};
+pub use intake::{Door, Entrance, INTAKE_CASES, IntakeCase, check_intake, enqueued_signal, enqueued_start};
 pub use recorded::{Recorded, recorded, recorded_by};
 pub use subject::Subject;
 pub use transactions::UserTable;

@@ -17,7 +17,8 @@ use crate::prng::Prng;
 use crate::{
     Answer, Aside, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Import,
     Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered,
-    Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, View, Worker, WorkerRow, Workers,
+    Result, Retire, Snapshot, Store, Submissions, Submit, TakeIn, TakenIn, Trouble, View, Worker, WorkerRow,
+    Workers,
 };
 
 mod notices;
@@ -383,6 +384,10 @@ impl Store for FaultyStore {
 
     fn import(&self, import: Import) -> Answer<Imported> {
         self.pass("import", move |store| store.import(import))
+    }
+
+    fn take_in(&self, take_in: TakeIn) -> Answer<TakenIn> {
+        self.pass("take_in", move |store| store.take_in(take_in))
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

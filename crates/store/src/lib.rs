@@ -24,6 +24,7 @@ pub mod readers;
 mod refused;
 mod seam;
 mod stretch;
+mod take_in;
 mod verification;
 mod view;
 mod worker;
@@ -40,6 +41,7 @@ pub use seam::{
     Transacted, Transaction, Unreadable,
 };
 pub use stretch::Stretch;
+pub use take_in::{IntakeLook, RefusedRow, TakeIn, TakenIn};
 pub use verification::Verification;
 pub use view::{
     Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List, ListCursor,

@@ -12,19 +12,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use abide_core::{Bounds, SessionId, Timestamp};
+use abide_core::{Bounds, Enqueued, SessionId, Timestamp};
 
 use crate::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
     Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, PageBounds, Prune,
-    Read, Registered, Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, View, Worker, WorkerRow,
-    Workers,
+    Read, Registered, Result, Retire, Snapshot, Store, Submissions, Submit, TakeIn, TakenIn, Trouble, View,
+    Worker, WorkerRow, Workers,
 };
 
 mod admission;
 mod claim;
 mod commit;
 mod import;
+mod intake;
 mod notices;
 mod row;
 mod sessions;
@@ -70,6 +71,15 @@ impl MemoryStore {
     /// sessions will sweep another one, or may do so.
     pub fn longest_life(&self) -> Option<Duration> {
         lock(&self.state).longest_life(self.clock.now())
+    }
+
+    /// Puts rows into the intake table, as the transaction of somebody else would.
+    pub fn enqueue(&self, rows: &[Enqueued]) {
+        // Only a closed store fails, and then nobody takes them.
+        drop(self.apply(|state, _| {
+            state.enqueue(rows);
+            Ok(())
+        }));
     }
 
     fn apply<T: Send + 'static>(
@@ -133,6 +143,10 @@ impl Store for MemoryStore {
 
     fn import(&self, import: Import) -> Answer<Imported> {
         self.apply(|state, now| state.import(import, now))
+    }
+
+    fn take_in(&self, take_in: TakeIn) -> Answer<TakenIn> {
+        self.apply(|state, now| Ok(state.take_in(take_in, now)))
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

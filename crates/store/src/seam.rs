@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::{
     Answer, Beat, Error, Heartbeat, Import, Imported, InboxPage, Prune, Registered, Result, Retire, Stretch,
-    View, Worker,
+    TakeIn, TakenIn, View, Worker,
 };
 
 /// The source of a store's time.
@@ -134,6 +134,14 @@ pub trait Store: View {
     /// execution has gone on since. An id that belongs to another execution is refused. Children
     /// find their parent if it was imported before them.
     fn import(&self, import: Import) -> Answer<Imported>;
+
+    /// Takes rows out of the intake table, oldest first, and does what
+    /// [`Enqueued::message`](abide_core::Enqueued::message) says of each, as a
+    /// [`submit`](Store::submit) of its own would. Taking a row and its effect are one: no row is
+    /// taken twice, and none is lost. A row that is refused leaves the table as well, and the feed
+    /// [says why](crate::FeedItem::refused). Rows that name the same execution are taken in the
+    /// order in which they were put there, also by several callers.
+    fn take_in(&self, take_in: TakeIn) -> Answer<TakenIn>;
 
     /// Resolves when something may have happened that concerns the session. A hint: it may come
     /// late, twice or not at all, and [`claim`](Store::claim), [`read`](View::read) and
@@ -289,6 +297,9 @@ pub struct Claimed {
     pub next_wake_at: Option<Timestamp>,
     /// When a caretaker is next to look at an execution of the session's namespace.
     pub next_care_at: Option<Timestamp>,
+    /// Whether there are rows in the intake table, if the claim sweeps. A notice of them may have
+    /// been lost.
+    pub intake: bool,
 }
 
 /// An execution with everything needed to run it.
@@ -529,6 +540,8 @@ pub enum Notice {
     Ready,
     /// Something changed that this store cannot describe in detail.
     Changed,
+    /// There are rows in the intake table, or were a moment ago.
+    Intake,
 }
 
 impl Submitted {

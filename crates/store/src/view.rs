@@ -1,14 +1,18 @@
 //! The reading half of a store.
 
+use std::any::Any;
+
 use abide_core::{
     Address, Execution, ExecutionId, Happening, Kind, LeaseRow, Message, Name, Namespace, Status, Summary,
     Tag, Timestamp,
 };
 
-use crate::{Answer, ExecutionKey, LeasePage, Leases, Record, WorkerRow, Workers};
+use crate::{Answer, ExecutionKey, LeasePage, Leases, Record, RefusedRow, WorkerRow, Workers};
 
 /// The reading half of a store. The answer of each method is true at one moment.
-pub trait View: Send + Sync + 'static {
+///
+/// A store is [`Any`], for callers that know its kind.
+pub trait View: Any + Send + Sync {
     /// Returns one execution and a page of the journal of one of its runs; `None` when there is no
     /// such execution.
     fn read(&self, read: Read) -> Answer<Option<Snapshot>>;
@@ -326,12 +330,15 @@ pub struct FeedPage {
 pub struct FeedItem {
     /// The execution.
     pub address: Address,
-    /// Its run.
+    /// Its run; 0 for a row of the intake table.
     pub run: u32,
     /// When the event was decided.
     pub at: Timestamp,
     /// The kind of event.
     pub happening: Happening,
+    /// The row of the intake table that was [refused](Happening::Refused), and why. The address is
+    /// the one that it named, and belongs perhaps to no execution.
+    pub refused: Option<Box<RefusedRow>>,
 }
 
 /// A request to delete executions.

@@ -8,7 +8,7 @@ use abide_core::SessionId;
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Commit, CommitOutcome, Feed, FeedPage, Heartbeat, Import, Imported,
     InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Retire,
-    Snapshot, Store, Submissions, Submit, Trouble, View, Worker, WorkerRow, Workers,
+    Snapshot, Store, Submissions, Submit, TakeIn, TakenIn, Trouble, View, Worker, WorkerRow, Workers,
 };
 
 /// The fate of a commit.
@@ -96,6 +96,10 @@ impl Store for Tap {
 
     fn import(&self, import: Import) -> Answer<Imported> {
         self.pass(|store| store.import(import))
+    }
+
+    fn take_in(&self, take_in: TakeIn) -> Answer<TakenIn> {
+        self.pass(|store| store.take_in(take_in))
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

@@ -9,7 +9,8 @@ use abide_store::conformance::block_on;
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Feed, FeedPage, Heartbeat, Import,
     Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered,
-    Result, Retire, Snapshot, Store, Submissions, Submit, Trouble, View, Worker, WorkerRow, Workers,
+    Result, Retire, Snapshot, Store, Submissions, Submit, TakeIn, TakenIn, Trouble, View, Worker, WorkerRow,
+    Workers,
 };
 use tokio_postgres::NoTls;
 
@@ -103,6 +104,10 @@ impl Store for ServerStore {
 
     fn import(&self, import: Import) -> Answer<Imported> {
         at_once(self.inner.import(import))
+    }
+
+    fn take_in(&self, take_in: TakeIn) -> Answer<TakenIn> {
+        at_once(self.inner.take_in(take_in))
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

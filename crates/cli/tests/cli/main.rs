@@ -5,6 +5,7 @@ mod beside_a_worker;
 mod binary;
 mod common;
 mod costs;
+mod intake;
 mod migrate;
 mod scripts;
 mod sites;

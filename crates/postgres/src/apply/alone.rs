@@ -77,10 +77,19 @@ async fn leave<'a>(shared: &'a Shared, commit: Option<&Commit>) -> Result<Option
 impl<'a> Work<'a> {
     /// Begins a transaction that may start executions of these routes.
     pub(super) async fn begin(shared: &'a Shared, routes: Vec<Route>) -> Result<Self, Stop> {
+        Self::begin_with(shared, routes, sql::BEGIN).await
+    }
+
+    /// Does the same with a statement that also prepares the transaction.
+    pub(super) async fn begin_with(
+        shared: &'a Shared,
+        routes: Vec<Route>,
+        begin: &'static str,
+    ) -> Result<Self, Stop> {
         let mut connection = shared.pool.take().await?;
         letter::intern(shared, &connection, routes).await?;
         // The clock is read when the operation begins to be applied.
-        connection.begin(sql::BEGIN).await?;
+        connection.begin(begin).await?;
         Ok(Self { shared, connection, news: Vec::new(), now: shared.now() })
     }
 
@@ -89,6 +98,11 @@ impl<'a> Work<'a> {
         self.connection.end(sql::COMMIT).await?;
         self.shared.board.tell(self.news);
         Ok(answer)
+    }
+
+    /// Notifies others of something when the transaction is committed.
+    pub(super) fn tell(&mut self, news: News) {
+        self.news.push(news);
     }
 
     pub(super) async fn undo(mut self, stop: Stop) -> Stop {
@@ -116,7 +130,11 @@ impl<'a> Work<'a> {
     }
 
     /// Puts messages that find nothing of each other. Refusals are answers of their own.
-    async fn put(&mut self, messages: &[Message], origin: Origin) -> Result<Vec<Result<Put, Stop>>, Stop> {
+    pub(super) async fn put(
+        &mut self,
+        messages: &[Message],
+        origin: Origin,
+    ) -> Result<Vec<Result<Put, Stop>>, Stop> {
         let mut questions = Questions::default();
         let asked: Vec<_> = messages
             .iter()

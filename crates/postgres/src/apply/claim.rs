@@ -71,6 +71,9 @@ pub(crate) async fn claim(shared: &Shared, claim: &Claim) -> Result<Claimed, Sto
     claimer.complete(claim.with_mail, &mut claimed).await?;
     let asides = std::mem::take(&mut *claimer.asides.lock().unwrap_or_else(PoisonError::into_inner));
     drop(claimer);
+    if claim.sweep {
+        claimed.intake = connection.row(sql::INTAKE_ANY, &[]).await?.try_get(0)?;
+    }
     for aside in asides {
         aside::set_aside_on(shared, &mut connection, &aside).await?;
     }

@@ -38,5 +38,6 @@ pub(crate) async fn prune(shared: &Shared, prune: &Prune) -> Result<u64, Stop> {
         }
     }
     connection.change(sql::PRUNE_SESSIONS, &[&horizon]).await?;
+    connection.change(sql::REFUSALS_PRUNE, &[&horizon]).await?;
     Ok(count as u64)
 }

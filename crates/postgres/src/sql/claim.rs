@@ -263,7 +263,8 @@ SELECT
     (SELECT last_value FROM feed_place),
     (SELECT last_value FROM inbox_place),
     (SELECT last_value FROM wake_number),
-    s.route, s.rank, s.since, s.wake_at
+    s.route, s.rank, s.since, s.wake_at,
+    (SELECT number FROM intake ORDER BY number LIMIT 1) IS NOT NULL
 FROM (SELECT 1) one
 LEFT JOIN (",
     survey!(),
@@ -290,7 +291,8 @@ SELECT
             WHERE NOT released AND (retired IS NOT NULL OR expires_at <= $3)
             LIMIT 1
         ) IS NULL
-        AND (SELECT TRUE FROM routes WHERE ns = $4 AND id <> ALL($5::INT[]) LIMIT 1) IS NULL,
+        AND (SELECT TRUE FROM routes WHERE ns = $4 AND id <> ALL($5::INT[]) LIMIT 1) IS NULL
+        AND (SELECT number FROM intake ORDER BY number LIMIT 1) IS NULL,
     LEAST(
         (
             SELECT e.care_at

@@ -6,6 +6,9 @@
 mod apply;
 mod claim;
 mod facts;
+#[macro_use]
+mod functions;
+mod intake;
 mod lean;
 mod raw;
 mod schema;
@@ -17,6 +20,7 @@ mod view;
 pub(crate) use apply::*;
 pub(crate) use claim::*;
 pub(crate) use facts::*;
+pub(crate) use intake::*;
 pub(crate) use lean::*;
 pub(crate) use raw::*;
 pub(crate) use schema::*;

@@ -123,8 +123,10 @@ CREATE TABLE migrations (version BIGINT PRIMARY KEY, compatible_from BIGINT)";
 ///
 /// `executions` leaves room in its pages, so that a commit that keeps its lease changes its row in
 /// place. The sequences have no cache: a number that was drawn later is larger, also when another
-/// connection draws it.
-pub(crate) const MIGRATION_1: &str = "
+/// connection draws it. A refused row of the intake table is in the feed under execution 0, which
+/// never exists.
+pub(crate) const MIGRATION_1: &str = concat!(
+    "
 CREATE SEQUENCE execution_key;
 CREATE SEQUENCE session_id;
 CREATE SEQUENCE inbox_place CACHE 1;
@@ -239,7 +241,11 @@ CREATE TABLE feed (
     run INT NOT NULL,
     at BIGINT NOT NULL,
     happening SMALLINT NOT NULL,
-    is_end BOOL NOT NULL
+    is_end BOOL NOT NULL,
+    refused BYTEA
 );
 CREATE INDEX feed_execution ON feed (execution);
-CREATE INDEX feed_end ON feed (place) WHERE is_end";
+CREATE INDEX feed_end ON feed (place) WHERE is_end;
+CREATE INDEX feed_refused ON feed (at, place) WHERE execution = 0;",
+    intake_create!()
+);

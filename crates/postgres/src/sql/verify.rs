@@ -64,7 +64,7 @@ UNION ALL
 WHERE NOT EXISTS (SELECT 1 FROM executions WHERE key = t.execution) LIMIT 10)
 UNION ALL
 (SELECT 'the feed', execution FROM feed t
-WHERE NOT EXISTS (SELECT 1 FROM executions WHERE key = t.execution) LIMIT 10)";
+WHERE refused IS NULL AND NOT EXISTS (SELECT 1 FROM executions WHERE key = t.execution) LIMIT 10)";
 
 pub(crate) const VERIFY_ROUTES: &str = "
 SELECT id, ns, body

@@ -198,15 +198,16 @@ WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
     AND pid <> pg_backend_pid()";
 
 pub(crate) const FEED: &str = "
-SELECT f.place, e.ns, e.id, f.run, f.at, f.happening
+SELECT f.place, e.ns, e.id, f.run, f.at, f.happening, f.refused
 FROM (
     SELECT *
     FROM feed
     WHERE place > $1 AND place <= $2
     ORDER BY place
     OFFSET 0
-) f,
-LATERAL (SELECT ns, id FROM executions WHERE key = f.execution LIMIT 1) e
+) f
+LEFT JOIN LATERAL (SELECT ns, id FROM executions WHERE key = f.execution LIMIT 1) e ON TRUE
+WHERE e.id IS NOT NULL OR f.refused IS NOT NULL
 LIMIT $3";
 
 pub(crate) const LISTEN: &str = "LISTEN abide";

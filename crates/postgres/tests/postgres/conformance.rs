@@ -4,14 +4,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{panic, thread};
 
-use abide_core::Bounds;
-use abide_postgres::{Options, PostgresStore, Verification};
+use abide_core::{Bounds, Enqueued};
+use abide_postgres::{Intake, Options, PostgresStore, Verification};
 use abide_store::Store;
 use abide_store::conformance::{
-    Case, Subject, TestClock, block_on, bounds, cases, differential, differential_bounds,
+    Case, Subject, TestClock, block_on, bounds, cases, check_intake, differential, differential_bounds,
 };
 
-use crate::fixture::{Schema, TABLE, options};
+use tokio_postgres::types::ToSql;
+
+use crate::fixture::{Raw, Schema, TABLE, options};
 
 /// How many cases run at a time. Most of a case waits for the disk.
 pub(crate) const PARALLEL: usize = 6;
@@ -74,6 +76,27 @@ pub(crate) fn all_pass(url_of: impl Fn(&Schema) -> String + Sync) {
     });
     let failed = lock(&failed);
     assert!(failed.is_empty(), "{} cases failed:\n  {}", failed.len(), failed.join("\n  "));
+}
+
+/// The rows come from a connection of somebody else.
+#[test]
+fn the_store_takes_rows_in() {
+    check_intake(|clock| {
+        let schema = Schema::new();
+        let store = schema.open(clock, options(bounds()));
+        let intake = Intake::of(&schema.url()).expect("it names a schema");
+        let door = move |rows: &[Enqueued]| {
+            let mut raw = Raw::of(&schema);
+            raw.run("BEGIN");
+            for Enqueued { id, namespace, verb, execution, name, input, options, sender } in rows {
+                let parameters: [&(dyn ToSql + Sync); 8] =
+                    [id, namespace, verb, execution, name, input, options, sender];
+                raw.query(intake.statement(), &parameters);
+            }
+            raw.run("COMMIT");
+        };
+        (store, Box::new(door))
+    });
 }
 
 /// A claim that takes leases from the dead, and one that meets damage, use no second connection: it

@@ -5,6 +5,7 @@ mod conformance;
 mod failover;
 mod fixture;
 mod idle;
+mod intake;
 mod isolation;
 mod opening;
 mod orders;

@@ -13,6 +13,7 @@ use rusqlite::OptionalExtension;
 
 use super::aside::{set_aside, set_aside_any};
 use super::inbox::orders;
+use super::intake::is_waiting;
 use super::session::sweep;
 use crate::answers::Keeping;
 use crate::batch::Batch;
@@ -127,6 +128,7 @@ impl ClaimWork {
             more: more || timers.more,
             next_wake_at,
             next_care_at: next_care(batch, claim.session)?.map(|(care_at, _)| care_at),
+            intake: claim.sweep && is_waiting(batch.connection)?,
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::sheet::{Base, Cold};
-use crate::{journal, sheaf, sql};
+use crate::{journal, refusals, sheaf, sql};
 
 /// Looks at a stretch of the journal. A run ends with its last entry, so the heads of finished
 /// chains stand there in the order in which they ended: no index has to be kept for this, and each
@@ -79,6 +79,7 @@ impl Operation for PruneWork {
             batch.connection.prepare_cached(sql::META_SET)?.execute(params!["pruned_to", reached])?;
         }
         prune_sessions(batch, before)?;
+        refusals::prune(batch.connection, before)?;
         let is_done = old.len() < ended.len() || old.len() >= self.0.limit || to == end;
         Ok(Pruned { count, is_done })
     }

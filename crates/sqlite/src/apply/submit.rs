@@ -108,7 +108,8 @@ fn newborn(submitted: &mut Submitted) -> Option<&mut Leased> {
     }
 }
 
-fn submit(
+/// Carries out one message. If it is refused, nothing was written.
+pub(super) fn submit(
     batch: &mut Batch<'_>,
     message: &Message,
     offer: (Option<SessionId>, Timestamp),

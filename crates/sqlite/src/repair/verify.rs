@@ -17,7 +17,7 @@ use crate::rows::{Raw, unsigned};
 use crate::store::SqliteStore;
 use crate::view::View;
 use crate::worker_view::worker;
-use crate::{schema, sheaf, sql};
+use crate::{refusals, schema, sheaf, sql};
 
 impl SqliteStore {
     /// Verifies everything: SQLite's own integrity check, every chain of entries from its head to
@@ -205,8 +205,25 @@ fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::res
     }
     let checked = check_journal(connection, found);
     told(found, "journal row", checked)?;
+    let checked = check_refusals(connection, found);
+    told(found, "the refusals", checked)?;
     let checked = check_sessions(connection, found);
     told(found, "the sessions", checked).map(drop)
+}
+
+/// Reports refusals that cannot be read. What stands in the intake table is checked when it is
+/// taken: whatever it is, nobody but its author can say that it is wrong.
+fn check_refusals(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    let mut statement = connection.prepare(sql::REFUSALS_AFTER)?;
+    let mut rows = statement.query([i64::MIN, -1])?;
+    while let Some(row) = rows.next()? {
+        match refusals::read(row) {
+            Ok(_) => {}
+            Err(stop) if stop.damage().is_some() => found.add(stop.complaint()),
+            Err(stop) => return Err(stop),
+        }
+    }
+    Ok(())
 }
 
 fn check_orphans(

@@ -30,6 +30,9 @@ pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 /// The body of a message may be large. It stands in the rows of the inbox alone, which are found by
 /// number: in a table that is ordered by a key of its own SQLite reads a row whole to compare its
 /// key with another. `arrived` also encodes the sort of a message, see [`crate::mail`].
+///
+/// Anybody may put rows into the intake table, in any language. Its constraints have names that
+/// describe the fault, because SQLite's complaint consists of them.
 const MIGRATION_1: &str = concat!(
     "
 CREATE TABLE abide_names (
@@ -124,5 +127,48 @@ CREATE TABLE abide_sessions (
 );
 CREATE INDEX abide_sessions_live ON abide_sessions (id)
     WHERE retired IS NULL;
+CREATE TABLE abide_intake (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL DEFAULT (lower(hex(randomblob(16))))
+        CONSTRAINT id_of_1_to_64_bytes
+        CHECK (typeof(id) = 'text' AND length(CAST(id AS BLOB)) BETWEEN 1 AND 64),
+    namespace TEXT NOT NULL DEFAULT 'default'
+        CONSTRAINT namespace_of_1_to_255_bytes
+        CHECK (typeof(namespace) = 'text' AND length(CAST(namespace AS BLOB)) BETWEEN 1 AND 255)
+        CONSTRAINT namespace_without_control_characters
+        CHECK (namespace NOT GLOB '*[' || char(1) || '-' || char(31, 127) || ']*'
+            AND instr(CAST(namespace AS BLOB), x'00') = 0),
+    verb TEXT NOT NULL
+        CONSTRAINT verb_is_start_or_signal
+        CHECK (verb IN ('start', 'signal')),
+    execution TEXT NOT NULL DEFAULT (lower(hex(randomblob(16))))
+        CONSTRAINT execution_of_1_to_255_bytes
+        CHECK (typeof(execution) = 'text' AND length(CAST(execution AS BLOB)) BETWEEN 1 AND 255)
+        CONSTRAINT execution_without_control_characters
+        CHECK (execution NOT GLOB '*[' || char(1) || '-' || char(31, 127) || ']*'
+            AND instr(CAST(execution AS BLOB), x'00') = 0),
+    name TEXT NOT NULL
+        CONSTRAINT name_of_1_to_255_bytes
+        CHECK (typeof(name) = 'text' AND length(CAST(name AS BLOB)) BETWEEN 1 AND 255)
+        CONSTRAINT name_without_control_characters
+        CHECK (name NOT GLOB '*[' || char(1) || '-' || char(31, 127) || ']*'
+            AND instr(CAST(name AS BLOB), x'00') = 0),
+    input TEXT NOT NULL DEFAULT 'null'
+        CONSTRAINT input_is_json
+        CHECK (typeof(input) = 'text' AND json_valid(input)),
+    options TEXT NOT NULL DEFAULT '{}'
+        CONSTRAINT options_are_a_json_object
+        CHECK (typeof(options) = 'text' AND json_valid(options) AND json_type(options) = 'object'
+            AND length(options) <= 65536),
+    sender TEXT NOT NULL DEFAULT 'sqlite'
+        CONSTRAINT sender_of_1_to_255_bytes
+        CHECK (typeof(sender) = 'text' AND length(CAST(sender AS BLOB)) BETWEEN 1 AND 255)
+);
+CREATE TABLE abide_refusals (
+    row INTEGER PRIMARY KEY,
+    at INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE INDEX abide_refusals_age ON abide_refusals (at);
 "
 );

@@ -4,11 +4,12 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use abide_core::Bounds;
+use abide_core::{Bounds, Enqueued};
 use abide_sqlite::{Options, SqliteStore, StepConnection};
 use abide_store::Store;
 use abide_store::conformance::{
-    TestClock, UserTable, bounds, check_all_with, differential, differential_bounds, page_bounds,
+    TestClock, UserTable, block_on, bounds, check_all_with, check_intake, differential, differential_bounds,
+    page_bounds,
 };
 
 /// A user table in the same file.
@@ -55,6 +56,35 @@ fn a_store_in_memory_passes_every_case() {
 fn a_store_in_a_file_passes_every_case() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     check_all_with(TABLE, in_files(&folder, bounds()));
+}
+
+#[test]
+fn a_store_in_memory_takes_rows_in() {
+    check_intake(|clock| {
+        let options = Options { bounds: bounds(), page_bounds: page_bounds(), ..Options::default() };
+        let store = SqliteStore::in_memory(clock, options).expect("a database in memory can be opened");
+        let door = store.clone();
+        (store, Box::new(move |rows| block_on(door.enqueue(rows.to_vec())).expect("they can be put")))
+    });
+}
+
+/// The rows come from a connection of somebody else.
+#[test]
+fn a_store_in_a_file_takes_rows_in() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let number = AtomicUsize::new(0);
+    check_intake(|clock| {
+        let path = folder.path().join(format!("{}.db", number.fetch_add(1, Ordering::Relaxed)));
+        let options = Options { bounds: bounds(), page_bounds: page_bounds(), ..Options::default() };
+        let store = SqliteStore::open(&path, clock, options).expect("a new file can be opened");
+        let door = move |rows: &[Enqueued]| {
+            let mut theirs = rusqlite::Connection::open(&path).unwrap();
+            let tx = theirs.transaction().unwrap();
+            rows.iter().try_for_each(|row| abide_sqlite::enqueue(&tx, row)).expect("they can be put");
+            tx.commit().unwrap();
+        };
+        (store, Box::new(door))
+    });
 }
 
 #[test]

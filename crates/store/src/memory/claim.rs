@@ -115,6 +115,7 @@ impl MemoryState {
             next_care_at: self.first_care(claim.session).map(|(care_at, _)| care_at),
             more: self.first_for(claim.session).is_some(),
             next_wake_at: self.next_wake_at(claim.session, now),
+            intake: claim.sweep && !self.intake.is_empty(),
         }
     }
 

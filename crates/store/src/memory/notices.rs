@@ -34,7 +34,8 @@ impl Notices {
             queue.notices.push(notice);
         }
         if queue.notices.len() > NOTICE_COUNT_MAX {
-            queue.notices = vec![Notice::Ready, Notice::Changed];
+            let has_intake = queue.notices.contains(&Notice::Intake).then_some(Notice::Intake);
+            queue.notices = [Notice::Ready, Notice::Changed].into_iter().chain(has_intake).collect();
         }
         self.woken.append(&mut queue.wakers);
     }

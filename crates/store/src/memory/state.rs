@@ -1,8 +1,8 @@
 //! The tables of the reference store and their indexes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use abide_core::{Address, Bounds, Epoch, Happening, Namespace, Route, SessionId, Timestamp};
+use abide_core::{Address, Bounds, Enqueued, Epoch, Happening, Namespace, Route, SessionId, Timestamp};
 
 use super::notices::Notices;
 use super::row::{QueuePosition, Row};
@@ -25,6 +25,9 @@ pub(super) struct MemoryState {
     pub(super) cares: BTreeMap<Namespace, BTreeSet<(Timestamp, ExecutionKey)>>,
     /// The items of the feed, by the positions of their entries.
     pub(super) feed: BTreeMap<u64, (ExecutionKey, FeedItem)>,
+    /// Rows of the intake table that were refused, by their positions in the feed.
+    pub(super) refusals: BTreeMap<u64, FeedItem>,
+    pub(super) intake: VecDeque<Enqueued>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) notices: Notices,
     /// The table that transaction steps write.
@@ -48,6 +51,8 @@ impl MemoryState {
             timers: BTreeSet::new(),
             cares: BTreeMap::new(),
             feed: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            intake: VecDeque::new(),
             sessions: BTreeMap::new(),
             notices: Notices::default(),
             table: MemoryTable::default(),
@@ -89,12 +94,19 @@ impl MemoryState {
             self.last_position += 1;
             let entry = record.entry().expect("appended records can be read");
             if let Some(happening) = Happening::of(&entry.event) {
-                let item = FeedItem { address: address.clone(), run, at: entry.at, happening };
+                let (address, at) = (address.clone(), entry.at);
+                let item = FeedItem { address, run, at, happening, refused: None };
                 self.feed.insert(self.last_position, (key, item));
             }
             (self.last_position, record)
         };
         records.into_iter().map(place).collect()
+    }
+
+    /// Returns a position in the feed that was never used before.
+    pub(super) fn next_position(&mut self) -> u64 {
+        self.last_position += 1;
+        self.last_position
     }
 
     /// Returns the position of the newest entry.

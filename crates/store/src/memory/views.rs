@@ -58,8 +58,17 @@ impl MemoryState {
             FeedFrom::End => end,
             FeedFrom::After(FeedCursor(place)) => u64::try_from(place).unwrap_or(u64::MAX),
         };
-        let mut rest =
-            self.feed.range(after.saturating_add(1)..).map(|(position, (_, item))| (*position, item));
+        let from = after.saturating_add(1);
+        let told = self.feed.range(from..).map(|(position, (_, item))| (*position, item));
+        let mut refused = self.refusals.range(from..).peekable();
+        let mut told = told.peekable();
+        let mut rest = std::iter::from_fn(|| match (told.peek(), refused.peek()) {
+            (Some((told_at, _)), Some((refused_at, _))) if told_at > refused_at => {
+                refused.next().map(|(position, item)| (*position, item))
+            }
+            (Some(_), _) => told.next(),
+            (None, _) => refused.next().map(|(position, item)| (*position, item)),
+        });
         let mut page = FeedPage { items: Vec::new(), next: FeedCursor(after.into()), is_end: false };
         for (position, item) in rest.by_ref().take(feed.limit.min(self.page_bounds.journal_page_count_max)) {
             page.items.push(item.clone());
@@ -81,6 +90,7 @@ impl MemoryState {
         });
         let old: Vec<_> = ended.take(prune.limit).collect();
         old.iter().for_each(|key| self.remove(*key));
+        self.refusals.retain(|_, refused| refused.at >= prune.finished_before);
         self.sessions.retain(|_, found| found.retired.is_none() || found.expires_at >= prune.finished_before);
         old.len() as u64
     }

@@ -116,7 +116,7 @@ fn told(store: &FaultyStore, session: abide_core::SessionId) -> Vec<(String, Opt
     let notices = block_on(store.wait(session)).expect("a live session may wait");
     let messages = notices.into_iter().filter_map(|notice| match notice {
         Notice::Message { message, previous, .. } => Some((message.id, previous)),
-        Notice::Ready | Notice::Changed => None,
+        Notice::Ready | Notice::Changed | Notice::Intake => None,
     });
     messages
         .map(|(id, previous)| (id.as_str().to_owned(), previous.map(|id| id.as_str().to_owned())))
@@ -136,7 +136,7 @@ fn notices_are_lost_delayed_doubled_and_mixed_up_without_a_word() {
     let inner = memory();
     let store = FaultyStore::disturbing(inner.clone(), move |notice| match notice {
         Notice::Message { .. } => script.next().unwrap_or(NoticeFault::None),
-        Notice::Ready | Notice::Changed => NoticeFault::Lose,
+        Notice::Ready | Notice::Changed | Notice::Intake => NoticeFault::Lose,
     });
     let session = block_on(store.register(common::worker())).expect("a worker is registered").session;
     let born_to = Some(session);

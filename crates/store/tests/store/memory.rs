@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_core::{Epoch, Lease, SessionId, Version, codec};
 use abide_store::conformance::{
-    TestClock, UserTable, block_on, bounds, check_all, differential, differential_bounds,
+    TestClock, UserTable, block_on, bounds, check_all, check_intake, differential, differential_bounds,
 };
 use abide_store::memory::MemoryStore;
 use abide_store::{Changes, Commit, Hold, Store, Submit, Submitted};
@@ -14,6 +14,15 @@ use crate::common::{self, start, worker};
 #[test]
 fn memory_store_conforms() {
     check_all(|clock| MemoryStore::new(clock, bounds()));
+}
+
+#[test]
+fn memory_store_takes_rows_in() {
+    check_intake(|clock| {
+        let store = MemoryStore::new(clock, bounds());
+        let door = store.clone();
+        (store, Box::new(move |rows| door.enqueue(rows)))
+    });
 }
 
 #[test]
