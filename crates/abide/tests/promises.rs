@@ -341,9 +341,10 @@ fn p7_idle_is_free() {
             count.store(0, Ordering::Relaxed);
             lab.sleep(secs(600)).await;
             // There is one empty claim every two seconds, one heartbeat every five and one look at
-            // blocked executions every minute, whatever sleeps and waits.
+            // blocked executions every minute, whatever sleeps and waits. The time may begin just
+            // before one of each.
             let operations = count.load(Ordering::Relaxed);
-            assert!(operations <= 300 + 120 + 10, "{operations} operations in 600 idle seconds");
+            assert!(operations <= 301 + 121 + 11, "{operations} operations in 600 idle seconds");
         });
     }
 }
