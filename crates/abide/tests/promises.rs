@@ -316,10 +316,12 @@ fn p6_a_refusal_leaves_no_trace() {
     });
 }
 
+/// The store on PostgreSQL looks at its database by real time, which a virtual clock leaves behind.
+/// `idle::p7_an_idle_engine_sends_at_most_one_statement_a_second` of its own tests counts there.
 #[test]
 fn p7_idle_is_free() {
     let operation_count = Arc::new(AtomicU64::new(0));
-    for make in STORES {
+    for make in &STORES[..2] {
         let counter = operation_count.clone();
         let counting = |clock| -> Arc<dyn Store> {
             FaultyStore::deciding(make(clock), move |name| {
