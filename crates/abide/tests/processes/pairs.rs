@@ -20,9 +20,9 @@ const BACKLOG_COUNT: u64 = 300;
 /// The number of slots of each process. All are held until both have some: neither can take the
 /// whole backlog.
 const SHARED_SLOT_COUNT: usize = 8;
-/// The least share of one process's throughput that two reach together, as the median of this many
-/// measurements. Their number is fixed: a test that measures until it passes proves nothing.
-/// On a busy machine one measurement in twelve is too low, and six of eleven would have to be.
+/// The least share of one process's throughput that two reach together, as the upper quartile of
+/// this many measurements. Their number is fixed: a test that measures until it passes proves
+/// nothing. On a busy machine many measurements are too low, and nine of eleven would have to be.
 const RATIO_MIN: f64 = 0.7;
 const MEASUREMENT_COUNT: usize = 11;
 const SIGNAL_COUNT: u64 = 250;
@@ -95,8 +95,12 @@ fn two_processes_do_not_halve_each_others_throughput() {
             ratios.push(together / alone);
         }
         ratios.sort_unstable_by(f64::total_cmp);
-        let median = ratios[MEASUREMENT_COUNT / 2];
-        assert!(median >= RATIO_MIN, "two processes reach only {median:.2} of what one does: {ratios:.2?}");
+        // Other load on the machine makes ratios smaller, and never all of them larger.
+        let quartile = ratios[MEASUREMENT_COUNT * 3 / 4];
+        assert!(
+            quartile >= RATIO_MIN,
+            "two processes reach only {quartile:.2} of what one does: {ratios:.2?}"
+        );
     });
 }
 
